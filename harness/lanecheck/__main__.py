@@ -1,0 +1,5 @@
+"""``python -m lanecheck``."""
+
+from lanecheck.cli import main
+
+main()

@@ -1,0 +1,63 @@
+"""Campaigns: many cases against one target, within a budget of cases or of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lanecheck.executor import Executor
+from lanecheck.trial import Result, Target, Trial
+
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much to run: a number of cases, or seconds if given."""
+
+    cases: int = 10_000
+    seconds: float | None = None
+
+
+def fuzz(
+    target: Target,
+    budget: Budget,
+    seed: int,
+    executor: Executor,
+    progress: Callable[[Result], None] = lambda total: None,
+    batch: int = BATCH,
+    stop_at: int | None = None,
+) -> Result:
+    """Run cases 0, 1, 2 … of campaign ``seed`` until the budget is spent.
+
+    Args:
+        progress: called with the running total after every trial.
+        batch: cases a trial.
+        stop_at: end early once this many failures are known.
+
+    Returns:
+        The merged result; ``seconds`` is wall time.
+    """
+    total, start = Result(), time.perf_counter()
+
+    def work() -> Iterator[Trial]:
+        at = 0
+        while not (stop_at and len(total.failures) >= stop_at):
+            if budget.seconds is not None:
+                if time.perf_counter() - start >= budget.seconds:
+                    return
+                end = at + batch
+            else:
+                end = min(at + batch, budget.cases)
+                if at >= end:
+                    return
+            yield Trial(target, seed=seed, indices=range(at, end))
+            at = end
+
+    for result in executor.run(target, work()):
+        total.add(result)
+        total.seconds = time.perf_counter() - start
+        progress(total)
+    total.failures.sort(key=lambda failure: failure.line)
+    return total

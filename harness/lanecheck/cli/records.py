@@ -1,0 +1,160 @@
+"""bench, compare, history, site, init."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from lanecheck import gpu
+from lanecheck.bench import compare as comparison
+from lanecheck.bench.run import run as run_bench
+from lanecheck.bench.table import render
+from lanecheck.cli.options import (
+    JsonOption,
+    MatrixOption,
+    SeedOption,
+    SubjectOption,
+    built,
+    matrix_path,
+    out,
+    read_matrix,
+    relative,
+)
+from lanecheck.errors import BadInput, CannotRun
+from lanecheck.reports import model, store
+from lanecheck.reports.model import CellRecord, Report, Status
+from lanecheck.site import pages
+from lanecheck.subject import load
+from lanecheck.terminal import Progressing
+from lanecheck.toolchain import Toolchain
+
+
+def bench(
+    record: Annotated[bool, typer.Option(help="Keep the report under reports/.")] = False,
+    arch: Annotated[str, typer.Option(help="Which build to time.")] = "sm_90a",
+    rounds: Annotated[int, typer.Option(min=1, help="Samples of each contender.")] = 30,
+    seed: SeedOption = 0,
+    json_file: JsonOption = None,
+    subject: SubjectOption = None,
+    path: MatrixOption = None,
+) -> None:
+    """Bandwidth, cold L2, against the read ceiling and the peers measured in the same run.
+
+    Example: lanecheck bench --record
+    """
+    root, loaded = matrix_path(path).parent, read_matrix(path)
+    reference = subject or loaded.subject
+    gpus, toolchain = gpu.detect(), Toolchain()
+    here = gpu.matched(gpus, loaded)
+    devices = [name for name in here if loaded.devices[name].cc in loaded.archs[arch].loads_on]
+    if not devices:
+        raise CannotRun(f"no GPU of matrix.yaml that loads {arch} is on this machine")
+    ((_, library),) = built(loaded, load(reference), [arch], toolchain)
+    with Progressing(out) as listener:
+        listener.stage("bench")
+        done = run_bench(
+            reference,
+            library.path,
+            rounds=rounds,
+            seed=seed,
+            toolchain=toolchain,
+            on_row=lambda row: listener.advance(0, f"n={row.params['n']} k={row.params['k']}"),
+        )
+        listener.end(f"{len(done.rows)} shapes on {done.environment.gpu}", done.valid)
+    out.print(render(done))
+    status = Status.VERIFIED if done.valid else Status.DISPROVEN
+    reason = "; ".join(row.void for row in done.rows if row.void) or f"{len(done.rows)} shapes"
+    report = Report(
+        created=model.now(),
+        subject=done.subject,
+        source=model.source_record(root),
+        environment=model.environment(
+            toolchain.nvcc_version, toolchain.cxx_version, [found.name for found in gpus]
+        ),
+        cells=[
+            CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)
+        ],
+        bench=done,
+    )
+    target = json_file or store.place(report, root, record)
+    model.write(report, target)
+    out.print(f"report: {relative(target)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if done.valid else 1)
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(help="A report with a benchmark.")],
+    head: Annotated[Path, typer.Argument(help="Another of the same device.")],
+) -> None:
+    """Compare the benchmarks of two reports, shape by shape, by their share of the ceiling.
+
+    One report is one process, and the process is the independent sample: so the verdict is
+    INSUFFICIENT, whatever the ratio.
+
+    Example: lanecheck compare reports/runs/…/a.json reports/runs/…/b.json
+    """
+    reports = [model.read(base), model.read(head)]
+    records = []
+    for path, report in zip((base, head), reports):
+        if report.bench is None:
+            raise BadInput(f"{path} holds no benchmark; record one with lanecheck bench --record")
+        records.append(report.bench)
+    out.print(comparison.render(comparison.rows(*records)))
+
+
+def history(path: MatrixOption = None) -> None:
+    """List the recorded reports, oldest first.
+
+    Example: lanecheck history
+    """
+    root = matrix_path(path).parent
+    table = Table("created", "device", "commit", "cells verified", "disproven", "of ceiling")
+    for file in store.recorded(root):
+        report = model.read(file)
+        verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
+        table.add_row(
+            report.created.strftime("%Y-%m-%d %H:%M"),
+            ", ".join(report.environment.gpus) or "host",
+            (report.source.git_sha or "unknown")[:12] + ("+" if report.source.dirty else ""),
+            f"{verified} of {len(report.cells)}",
+            "yes" if report.disproven else "no",
+            comparison.span(report.bench) if report.bench else "",
+        )
+    if not table.row_count:
+        raise BadInput(f"no report under {root / store.RECORDED}: record one with verify --record")
+    out.print(table)
+
+
+def site(
+    output: Annotated[Path, typer.Option(help="Folder to write.")] = Path(".lanecheck/site"),
+    path: MatrixOption = None,
+) -> None:
+    """Build the pages from the recorded reports.
+
+    Example: lanecheck site --output public
+    """
+    root = matrix_path(path).parent
+    reports = [model.read(file) for file in store.recorded(root)]
+    if not reports:
+        raise BadInput(f"no report under {root / store.RECORDED}: record one with verify --record")
+    print(relative(pages.build(reports, read_matrix(path), output)))
+
+
+def init(
+    output: Annotated[Path, typer.Option(help="File to write.")] = Path("lanecheck_subject.py"),
+) -> None:
+    """Write a commented subject template for your own kernel.
+
+    Example: lanecheck init --output my_subject.py
+    """
+    if output.exists():
+        raise BadInput(f"{output} exists; choose another --output")
+    template = Path(__file__).parent.parent / "template.py"
+    output.write_text(template.read_text())
+    print(f"{output}: now run lanecheck fuzz --subject {output.stem}:SUBJECT --cases 200")
+
+
+COMMANDS = (bench, compare, history, site, init)

@@ -1,0 +1,90 @@
+"""One fault, shown: what it changes, how wrong it is, who notices, and the smallest input."""
+
+from __future__ import annotations
+
+import difflib
+
+import numpy as np
+from rich.console import Console
+from rich.syntax import Syntax
+
+from lanecheck import cases
+from lanecheck.build import build_host
+from lanecheck.errors import BadInput
+from lanecheck.executor import LocalExecutor
+from lanecheck.faults import catalogue, scoreboard
+from lanecheck.matrix import Matrix
+from lanecheck.shrink import smallest
+from lanecheck.subject import Subject, load
+from lanecheck.toolchain import Toolchain
+from lanecheck.trial import Target, observe
+from lanecheck.values import real_values
+
+
+def show(fault_id: str, reference: str, matrix: Matrix, out: Console) -> None:
+    """Print the demonstration of one catalogue fault.
+
+    Raises:
+        BadInput: if there is no such fault.
+    """
+    subject = load(reference)
+    if subject.faults is None or subject.recipe is None:
+        raise BadInput(f"subject '{subject.name}' has no fault catalogue")
+    fault = catalogue.find(subject.faults, fault_id)
+    out.rule(f"{fault.id}: {fault.title}", align="left")
+    out.print(fault.models.strip(), highlight=False)
+    out.print(f"a public report of the kind: {fault.report}\n", highlight=False)
+    out.print(Syntax(_diff(fault, subject), "diff", background_color="default"))
+
+    toolchain = Toolchain()
+    healthy = build_host(subject.recipe, "plain", toolchain).path
+    target = Target(reference, "host", matrix.devices["host"].mma[-1:], healthy)
+    score = scoreboard.score(fault, target, subject.recipe, toolchain, LocalExecutor(), seed=0)
+    for oracle, failing in sorted(score.noticed.items()):
+        first = score.first[oracle]
+        out.print(
+            f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases", highlight=False
+        )
+        out.print(f"   {first.verdict.evidence}", highlight=False, markup=False)
+    if not score.killed:
+        out.print(f"[bold red]nothing noticed in {score.cases} cases[/]")
+        return
+
+    variant, library = next(iter(score.libraries.items()))
+    faulty = Target(reference, "host", target.capabilities, library, variant)
+    line = next(iter(score.first.values())).line
+    if variant == "plain":
+        out.print(
+            f"\nrelative error ‖y − ref‖ / ‖ref‖ over ordinary values: "
+            f"healthy {_error(subject, target):.1e}, faulty {_error(subject, faulty):.1e}",
+            highlight=False,
+        )
+        line = smallest(faulty, line)
+    out.print("smallest case found:", highlight=False)
+    options = f"--fault {fault.id}" + ("" if variant == "plain" else f" --variant {variant}")
+    out.print(f"   lanecheck replay {options} '{line}'", highlight=False, soft_wrap=True)
+
+
+def _diff(fault: catalogue.Fault, subject: Subject) -> str:
+    assert subject.recipe is not None
+    healthy = (subject.recipe.root / fault.file).read_text().splitlines()
+    faulty = fault.inject(subject.recipe.root)[fault.file].splitlines()
+    lines = difflib.unified_diff(healthy, faulty, fault.file, f"{fault.file} with the fault", "", "", 1)
+    return "\n".join(line.rstrip("\n") for line in lines)
+
+
+def _error(subject: Subject, target: Target, count: int = 20) -> float:
+    """Median relative Frobenius error over ``count`` cases of normally distributed values."""
+    errors = []
+    for index in range(count):
+        drawn = cases.case(subject, 1, index)
+        case = cases.Case(drawn.subject, {**drawn.params, "regime": "normal"})
+        for _, observation in observe(subject, case, target):
+            exact = subject.reference(case.params, observation.inputs)
+            difference = [
+                (real_values(observation.outputs[name]) - want).ravel()
+                for name, want in exact.items()
+            ]
+            size = np.linalg.norm(np.concatenate([want.ravel() for want in exact.values()]))
+            errors.append(np.linalg.norm(np.concatenate(difference)) / size)
+    return float(np.median(errors))

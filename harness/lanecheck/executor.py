@@ -1,0 +1,116 @@
+"""Runs trials, each in a process of its own kind; a crash, a hang and a bad exit are verdicts.
+
+A trial holds a batch of cases, because a process costs more than a case. When a batch dies, its cases
+run again one by one, and the one that kills its process is named.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
+from contextlib import contextmanager
+from typing import Protocol
+
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
+
+from lanecheck import simt
+from lanecheck import trial as trials
+from lanecheck.trial import Failure, Result, Target, Trial
+from lanecheck.verdict import Outcome, Verdict
+
+ORACLE = "process"
+
+
+class Executor(Protocol):
+    """Plain descriptions in, plain results out, in the order in which they end."""
+
+    def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
+        """Run trials, all of ``target``; ``work`` is drawn on only as workers become free."""
+
+
+class LocalExecutor:
+    """One worker a core of this machine; for a GPU, one worker.
+
+    Args:
+        workers: processes; all cores by default.
+        time_limit: seconds a trial may take before it counts as a hang.
+        case_limit: seconds a single case may take when it runs alone.
+    """
+
+    def __init__(
+        self, workers: int | None = None, time_limit: float = 120.0, case_limit: float = 20.0
+    ) -> None:
+        self.workers = workers or os.cpu_count() or 1
+        self.time_limit = time_limit
+        self.case_limit = case_limit
+
+    def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
+        workers = self.workers if target.device == "host" else 1
+        spawn = multiprocessing.get_context("spawn")
+        with _environment(_needs(target)), ProcessPool(workers, context=spawn) as pool:
+            queue = iter(work)
+            running: dict[ProcessFuture, Trial] = {}
+            while True:
+                while len(running) < 2 * workers and (trial := next(queue, None)) is not None:
+                    running[self._schedule(pool, trial)] = trial
+                if not running:
+                    return
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    yield from self._outcome(pool, future, running.pop(future))
+
+    def _schedule(self, pool: ProcessPool, trial: Trial) -> ProcessFuture:
+        alone = len(trial.lines) == 1
+        limit = self.case_limit if alone else self.time_limit
+        return pool.schedule(trials.run, (trial,), timeout=limit)
+
+    def _outcome(
+        self, pool: ProcessPool, future: ProcessFuture, trial: Trial
+    ) -> Iterator[Result]:
+        try:
+            yield future.result()
+        except (TimeoutError, ProcessExpired) as death:
+            if len(trial.lines) == 1:
+                yield _died(trial, self._cause(death))
+                return
+            singles = [(self._schedule(pool, single), single) for single in trial.singly()]
+            for future, single in singles:
+                yield from self._outcome(pool, future, single)
+
+    def _cause(self, death: TimeoutError | ProcessExpired) -> str:
+        if not isinstance(death, ProcessExpired):
+            return f"hang: no end within {self.case_limit:g} s"
+        code = death.exitcode
+        if code is not None and code < 0:
+            return f"crash: the process died of {signal.Signals(-code).name}"
+        return f"crash: the process left with exit code {code}"
+
+
+def _died(trial: Trial, evidence: str) -> Result:
+    verdict = Verdict(ORACLE, Outcome.FAIL, evidence)
+    capability = ",".join(trial.target.capabilities)
+    failure = Failure(trial.lines[0], capability, verdict)
+    return Result(cases=1, launches=1, failures=[failure])
+
+
+def _needs(target: Target) -> Mapping[str, str]:
+    variant = simt.VARIANTS.get(target.variant) if target.device == "host" else None
+    return variant.environment() if variant and target.library else {}
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Spawned workers inherit the environment of the moment they start, restarts included."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,124 @@
+"""The fault catalogue: deliberate defects as data, one YAML file each.
+
+A fault says what it models, where it applies (a syntax-tree rule, so that a refactoring does not
+strand it), what it writes there, and which oracles are expected to notice. The kernel's source stays
+clean; injecting a fault gives an overlay of changed files. A fault that no longer applies is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from ast_grep_py import SgNode, SgRoot
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lanecheck import oracles
+from lanecheck.errors import BadInput
+
+
+class Rewrite(BaseModel):
+    """Replace what an ast-grep rule matches; ``$NAME`` in ``fix`` stands for what it matched."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rule: dict[str, Any]
+    fix: str
+    count: int = 1
+
+
+class Fault(BaseModel):
+    """One catalogue entry.
+
+    Attributes:
+        id: its name, that of its file. title: one line. models: what it stands for.
+        report: a public report of the kind.
+        file: the source file, below the recipe's root.
+        rewrites: all are found in the healthy source before any is applied.
+        variants: the host builds it is run under.
+        caught_by: the oracles expected to notice.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(pattern=r"^[a-z0-9-]+$")
+    title: str
+    models: str
+    report: str
+    file: str
+    rewrites: list[Rewrite] = Field(min_length=1)
+    variants: list[Literal["plain", "hooks", "asan"]] = Field(min_length=1)
+    caught_by: list[str] = Field(min_length=1)
+
+    def inject(self, root: Path) -> dict[str, str]:
+        """The faulty text of each changed file, by its path below ``root``.
+
+        Raises:
+            BadInput: if a rewrite matches another number of places than it says.
+        """
+        text = (root / self.file).read_text()
+        tree = SgRoot(text, "cpp").root()
+        edits = [edit for rewrite in self.rewrites for edit in self._edits(tree, rewrite)]
+        return {self.file: tree.commit_edits(edits)}
+
+    def _edits(self, tree: SgNode, rewrite: Rewrite) -> list[Any]:
+        found = tree.find_all({"rule": rewrite.rule})
+        if len(found) != rewrite.count:
+            raise BadInput(
+                f"fault {self.id} no longer applies: its rule {rewrite.rule} matches {len(found)} "
+                f"places in {self.file}, not {rewrite.count}; bring the fault up to date"
+            )
+        return [node.replace(_expanded(rewrite.fix, node)) for node in found]
+
+
+def load(folder: Path) -> list[Fault]:
+    """Every fault of a catalogue, by id.
+
+    Raises:
+        BadInput: naming the file that is not a fault, or an oracle that does not exist.
+    """
+    faults = [_read(path) for path in sorted(folder.glob("*.yaml"))]
+    if not faults:
+        raise BadInput(f"no faults in {folder}: expected one YAML file each")
+    return faults
+
+
+def find(folder: Path, fault_id: str) -> Fault:
+    """The fault of this id.
+
+    Raises:
+        BadInput: if there is none; the message lists those there are.
+    """
+    faults = {fault.id: fault for fault in load(folder)}
+    if fault_id not in faults:
+        raise BadInput(f"no fault '{fault_id}'; known: {', '.join(faults)}")
+    return faults[fault_id]
+
+
+def _read(path: Path) -> Fault:
+    try:
+        fault = Fault.model_validate(yaml.safe_load(path.read_text()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadInput(f"{path.name}: {where}: {first['msg']}") from error
+    except yaml.YAMLError as error:
+        raise BadInput(f"{path.name}: not YAML: {error}".replace("\n", " ")) from error
+    if fault.id != path.stem:
+        raise BadInput(f"{path.name}: its id is '{fault.id}'; name the file after it")
+    unknown = set(fault.caught_by) - set(oracles.NAMES)
+    if unknown:
+        raise BadInput(
+            f"{path.name}: unknown oracle '{unknown.pop()}'; known: {', '.join(oracles.NAMES)}"
+        )
+    return fault
+
+
+def _expanded(fix: str, node: SgNode) -> str:
+    def captured(name: re.Match[str]) -> str:
+        match = node.get_match(name[1])
+        return match.text() if match else name[0]
+
+    return re.sub(r"\$([A-Z_]+)", captured, fix)

@@ -1,0 +1,46 @@
+"""The GPUs of this machine, as its driver names them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from lanecheck.matrix import Device, Matrix
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: its product name and compute capability."""
+
+    name: str
+    cc: str
+
+
+def detect() -> list[Gpu]:
+    """Every GPU the driver shows; none where there is no driver."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = (line.split(", ") for line in done.stdout.splitlines() if ", " in line)
+    return [Gpu(name, cc) for name, cc in rows]
+
+
+def matched(gpus: list[Gpu], matrix: Matrix) -> dict[str, Gpu]:
+    """Which of the matrix's devices are here: same capability, and the product's name holds theirs."""
+    return {
+        device.name: gpu
+        for device in matrix.devices.values()
+        for gpu in gpus
+        if device.gpu and _is(gpu, device)
+    }
+
+
+def _is(gpu: Gpu, device: Device) -> bool:
+    product = gpu.name.lower().replace(" ", "")
+    return gpu.cc == device.cc and device.name in product

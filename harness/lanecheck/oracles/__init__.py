@@ -1,0 +1,24 @@
+"""The oracles: one module each, all of one signature, cheapest and sharpest first.
+
+``judge(observation) -> Verdict | None``; None where the oracle has nothing to say of this case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+from lanecheck.observation import Observation
+from lanecheck.oracles import bits, execution, integers, poison
+from lanecheck.verdict import Verdict
+
+Judge = Callable[[Observation], "Verdict | None"]
+
+LADDER: tuple[ModuleType, ...] = (execution, poison, integers, bits)
+NAMES: tuple[str, ...] = tuple(module.NAME for module in LADDER)
+
+
+def judge(observation: Observation) -> list[Verdict]:
+    """Every oracle's verdict on one observation; those with nothing to say are left out."""
+    verdicts = (module.judge(observation) for module in LADDER)
+    return [verdict for verdict in verdicts if verdict is not None]

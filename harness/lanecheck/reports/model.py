@@ -1,0 +1,254 @@
+"""The report of one run: schema 0, a pydantic model, from which the JSON schema is generated."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lanecheck import __version__
+from lanecheck.bench.model import BenchRecord
+from lanecheck.errors import BadInput
+from lanecheck.faults.scoreboard import Score
+from lanecheck.trial import Failure, Result, Target
+
+SCHEMA = Path(__file__).with_name("schema-0.json")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Status(str, Enum):
+    """Of a cell: shown right, shown wrong, or not shown."""
+
+    VERIFIED = "verified"
+    DISPROVEN = "disproven"
+    UNVERIFIED = "unverified"
+
+
+class CellRecord(_Record):
+    """One row of the ledger: arch × device × job. ``reason`` is what was shown, or why nothing was."""
+
+    arch: str
+    device: str
+    job: str
+    status: Status
+    reason: str
+
+
+class BuildRecord(_Record):
+    """One compiled library. Sizes are bytes; counts are the largest over its kernels."""
+
+    arch: str
+    key: str
+    seconds: float
+    cached: bool
+    kernels: int
+    registers: int
+    spills: int
+    static_shared: int
+    codes: list[str]
+    sass_sha256: str
+    problems: list[str]
+
+
+class FailureRecord(_Record):
+    """A case that an oracle judged wrong; ``line`` is the argument of ``lanecheck replay``."""
+
+    line: str
+    capability: str
+    oracle: str
+    evidence: str
+
+
+class CampaignRecord(_Record):
+    """Many cases against one target. ``judged`` counts verdicts by oracle."""
+
+    device: str
+    variant: str
+    capabilities: list[str]
+    seed: int
+    cases: int
+    launches: int
+    seconds: float
+    judged: dict[str, int]
+    failures: list[FailureRecord]
+
+    @property
+    def rate(self) -> float:
+        """Cases a second, oracles included."""
+        return self.cases / self.seconds if self.seconds else 0.0
+
+
+class FaultRecord(_Record):
+    """One injected fault: failing cases by oracle, and the first failing line of each."""
+
+    id: str
+    title: str
+    killed: bool
+    cases: int
+    noticed: dict[str, int]
+    silent: list[str]
+    first: list[FailureRecord]
+
+
+class RealRecord(_Record):
+    """Real weights and activations, judged layer by layer inside their model."""
+
+    model: str
+    layers: int
+    cosines: list[float]
+    campaign: CampaignRecord
+
+
+class SourceRecord(_Record):
+    """What was checked: the commit, and whether the tree differed from it."""
+
+    git_sha: str | None
+    dirty: bool | None
+
+
+class Environment(_Record):
+    """Where it ran."""
+
+    system: str
+    machine: str
+    cores: int
+    python: str
+    nvcc: str | None = None
+    cxx: str | None = None
+    gpus: list[str] = Field(default_factory=list)
+
+
+class Report(_Record):
+    """Everything one ``lanecheck verify`` showed."""
+
+    schema_version: Literal[0] = 0
+    tool_version: str = __version__
+    created: datetime
+    subject: str
+    source: SourceRecord
+    environment: Environment
+    cells: list[CellRecord]
+    builds: list[BuildRecord] = Field(default_factory=list)
+    campaigns: list[CampaignRecord] = Field(default_factory=list)
+    faults: list[FaultRecord] = Field(default_factory=list)
+    real: RealRecord | None = None
+    bench: BenchRecord | None = None
+
+    @property
+    def disproven(self) -> bool:
+        """Whether anything was shown wrong: a cell, or a fault that nothing noticed."""
+        return any(cell.status is Status.DISPROVEN for cell in self.cells) or any(
+            not fault.killed for fault in self.faults
+        )
+
+
+def campaign_record(result: Result, target: Target, seed: int) -> CampaignRecord:
+    """A campaign's result as it is stored."""
+    return CampaignRecord(
+        device=target.device,
+        variant=target.variant,
+        capabilities=list(target.capabilities),
+        seed=seed,
+        cases=result.cases,
+        launches=result.launches,
+        seconds=result.seconds,
+        judged=dict(result.judged),
+        failures=[failure_record(failure) for failure in result.failures],
+    )
+
+
+def failure_record(failure: Failure) -> FailureRecord:
+    """A failure as it is stored."""
+    return FailureRecord(
+        line=failure.line,
+        capability=failure.capability,
+        oracle=failure.verdict.oracle,
+        evidence=failure.verdict.evidence,
+    )
+
+
+def fault_record(score: Score) -> FaultRecord:
+    """A fault's score as it is stored."""
+    return FaultRecord(
+        id=score.fault.id,
+        title=score.fault.title,
+        killed=score.killed,
+        cases=score.cases,
+        noticed=dict(score.noticed),
+        silent=score.silent,
+        first=[failure_record(failure) for failure in score.first.values()],
+    )
+
+
+def source_record(root: Path) -> SourceRecord:
+    """The commit of ``root``, unknown outside a git checkout."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return done.stdout.strip()
+
+    sha = git("rev-parse", "HEAD")
+    changes = git("status", "--porcelain")
+    return SourceRecord(git_sha=sha, dirty=None if changes is None else bool(changes))
+
+
+def environment(nvcc: str | None, cxx: str | None, gpus: list[str]) -> Environment:
+    """This machine."""
+    return Environment(
+        system=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        cores=os.cpu_count() or 1,
+        python=platform.python_version(),
+        nvcc=nvcc,
+        cxx=cxx,
+        gpus=gpus,
+    )
+
+
+def now() -> datetime:
+    """The time of a report."""
+    return datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def schema_text() -> str:
+    """The JSON schema of :class:`Report`, as stored in :data:`SCHEMA`."""
+    return json.dumps(Report.model_json_schema(), indent=2) + "\n"
+
+
+def read(path: Path) -> Report:
+    """A stored report.
+
+    Raises:
+        BadInput: if the file is not a report of this schema.
+    """
+    try:
+        return Report.model_validate_json(path.read_text())
+    except OSError as error:
+        raise BadInput(f"cannot read report {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadInput(f"{path} is not a report of schema 0: {where}: {first['msg']}") from error
+
+
+def write(report: Report, path: Path) -> None:
+    """Store a report in one rename, so that no half of one is ever read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(report.model_dump_json(indent=1) + "\n")
+    os.replace(part, path)

@@ -1,0 +1,161 @@
+"""What Lanecheck needs to know of a kernel: the :class:`Subject` protocol.
+
+A subject describes its inputs as data (:class:`Tensor`), so that the harness owns every byte around
+them: values, strides, offsets, guards and poison. A compiled subject has a build recipe and launches
+out of a library; a callable one (a torch function, say) has none and works on the arrays directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lanecheck.build import Recipe
+from lanecheck.errors import BadInput
+from lanecheck.tensorcore import TensorCore
+
+Bits = npt.NDArray[Any]
+Params = Mapping[str, int | str]
+T = TypeVar("T")
+
+_ITEM = {"bf16": np.dtype(np.uint16), "fp32": np.dtype(np.uint32), "byte": np.dtype(np.uint8)}
+
+
+class Draw(Protocol):
+    """A source of choices: a seeded generator, or hypothesis."""
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer in low…high, both included."""
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of ``options``; simpler ones come first."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One operand of a launch.
+
+    Attributes:
+        name: what messages call it.
+        shape: logical shape; two-dimensional ones may have a row stride.
+        dtype: ``bf16`` and ``fp32`` are held as bits (uint16, uint32); ``byte`` is scratch.
+        role: ``source`` is a value that the launch never sees: the subject derives a ``packed``
+            input from it in :meth:`Subject.derive`.
+        row_stride: elements between rows, when larger than a row.
+        offset: elements between an aligned base and the first element.
+        align: bytes the base is aligned to.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Literal["bf16", "fp32", "byte"]
+    role: Literal["input", "source", "packed", "output", "workspace"]
+    row_stride: int | None = None
+    offset: int = 0
+    align: int = 16
+
+    @property
+    def item(self) -> np.dtype[Any]:
+        return _ITEM[self.dtype]
+
+    @property
+    def stride(self) -> int:
+        return self.row_stride if self.row_stride is not None else math.prod(self.shape[1:])
+
+    @property
+    def span(self) -> int:
+        """Elements from the aligned base to one past the last element."""
+        if 0 in self.shape:
+            return self.offset
+        rows = self.shape[0] if self.shape else 1
+        return self.offset + (rows - 1) * self.stride + math.prod(self.shape[1:])
+
+    def view(self, memory: npt.NDArray[np.uint8]) -> Bits:
+        """This tensor's elements inside ``memory``, whose first byte is the aligned base."""
+        flat = memory[: self.span * self.item.itemsize].view(self.item)[self.offset :]
+        width = math.prod(self.shape[1:])
+        strides = (self.stride * self.item.itemsize, self.item.itemsize)
+        rows = self.shape[0] if self.shape else 1
+        grid = np.lib.stride_tricks.as_strided(flat, (rows, width), strides)
+        return grid if len(self.shape) == 2 else grid.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Where a tensor lies during a launch: its address, and on the host its elements."""
+
+    address: int
+    elements: Bits | None = None
+
+
+class Subject(Protocol):
+    """A kernel under test.
+
+    Attributes:
+        name: one word, the first of every case line.
+        recipe: how to compile it, or None for a callable.
+        faults: folder of its fault catalogue, or None.
+        instructions: regular expressions, each matched by some SASS instruction of every kernel.
+    """
+
+    name: str
+    recipe: Recipe | None
+    faults: Path | None
+    instructions: Sequence[str]
+
+    def draw(self, draw: Draw) -> dict[str, int | str]:
+        """Draw the subject's own axes of a case."""
+
+    def tensors(self, params: Params) -> list[Tensor]:
+        """Every operand of the launch. Raises BadInput for parameters outside the domain."""
+
+    def terms(self, params: Params) -> int:
+        """How many products and addends one output element sums."""
+
+    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
+        """The ``packed`` tensors, computed from the inputs."""
+
+    def launch(
+        self, library: ctypes.CDLL | None, params: Params, buffers: Mapping[str, Buffer], stream: int
+    ) -> str | None:
+        """Run the kernel once. Returns what went wrong at launch, or None."""
+
+    def reference(
+        self, params: Params, inputs: Mapping[str, Bits]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        """The outputs in float64."""
+
+    def sums(self, params: Params) -> bool:
+        """Whether every output is a plain sum of products and addends, so that integers are exact."""
+
+    def predict(
+        self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
+    ) -> dict[str, Bits] | None:
+        """The outputs' bits on a device with this tensor core, or None if the order is not declared."""
+
+
+def load(reference: str) -> Subject:
+    """Import a subject from ``module:ATTRIBUTE``.
+
+    Raises:
+        BadInput: if there is no such thing.
+    """
+    module, _, attribute = reference.partition(":")
+    if not attribute:
+        raise BadInput(f"subject '{reference}' is not of the form module:ATTRIBUTE")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise BadInput(
+            f"cannot import subject '{reference}': {error}; install the package that holds it"
+        ) from error
+    except AttributeError as error:
+        raise BadInput(f"module '{module}' has no '{attribute}'") from error

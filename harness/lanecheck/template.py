@@ -1,0 +1,77 @@
+"""A subject of your own: copy, rename, fill in. Every method is called by Lanecheck, none by you.
+
+Run it with
+
+    lanecheck fuzz --subject THIS_FILE:SUBJECT --cases 200
+
+As it stands it judges numpy's own matrix product, so it works before you change a line.
+"""
+
+from __future__ import annotations
+
+from lanecheck.values import real_values, rounded_bits
+
+from lanecheck.subject import Tensor
+
+
+class MyKernel:
+    # The first word of every case line.
+    name = "my_kernel"
+    # How to compile it: an object with `root`, `device()` and `host()` (see lanecheck.build.Recipe),
+    # or None for a Python callable, as here.
+    recipe = None
+    # Folder of deliberate faults, one YAML file each (see lanecheck.faults.catalogue), or None.
+    faults = None
+    # Regular expressions that must each match some SASS instruction of every kernel.
+    instructions = ()
+
+    def draw(self, draw):
+        """The axes of a case: anything that changes what the kernel does. Simplest values first."""
+        return {
+            "m": draw.integer(1, 16),
+            "n": draw.integer(1, 64),
+            "k": draw.integer(1, 256),
+            "out": draw.choice(("fp32", "bf16")),
+        }
+
+    def tensors(self, params):
+        """Every operand. Raise lanecheck.errors.BadInput for parameters you do not take."""
+        m, n, k = params["m"], params["n"], params["k"]
+        return [
+            Tensor("x", (m, k), "bf16", "input"),
+            Tensor("w", (n, k), "bf16", "input"),
+            Tensor("y", (m, n), params["out"], "output"),
+        ]
+
+    def terms(self, params):
+        """How many products one output sums: integers are drawn so that such sums are exact."""
+        return params["k"]
+
+    def derive(self, params, inputs):
+        """Tensors of role "packed", computed from those of role "source". None here."""
+        return {}
+
+    def launch(self, library, params, buffers, stream):
+        """Run the kernel: `library` is the ctypes.CDLL of your recipe, buffers[name].address a pointer.
+
+        Return what went wrong at launch, or None. This one works on the arrays directly.
+        """
+        y = buffers["y"].elements
+        x, w = real_values(buffers["x"].elements), real_values(buffers["w"].elements)
+        y[...] = rounded_bits(x @ w.T, y.dtype)
+        return None
+
+    def reference(self, params, inputs):
+        """The outputs in float64."""
+        return {"y": real_values(inputs["x"]) @ real_values(inputs["w"]).T}
+
+    def sums(self, params):
+        """Whether outputs are plain sums of products, so that integer inputs have one right answer."""
+        return True
+
+    def predict(self, params, inputs, core):
+        """The exact bits on a tensor core, if your kernel declares its order of additions; else None."""
+        return None
+
+
+SUBJECT = MyKernel()

@@ -1,0 +1,92 @@
+"""What a run looks like on a terminal: progress while it lasts, then the table of verdicts."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lanecheck.matrix import Job, Matrix
+from lanecheck.reports.model import CellRecord, Report, Status
+
+_MARK = {
+    Status.VERIFIED: "[green]verified[/]",
+    Status.DISPROVEN: "[bold red]DISPROVEN[/]",
+    Status.UNVERIFIED: "[dim]unverified[/]",
+}
+
+
+class Progressing:
+    """A :class:`~lanecheck.verify.Listener` on a terminal: a line a step, a bar while it runs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._title = ""
+        self._task = self._progress.add_task("", visible=False, note="")
+
+    def __enter__(self) -> Progressing:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def stage(self, title: str, total: float | None = None) -> None:
+        self._title = title
+        self._progress.reset(
+            self._task, total=total, description=f"{title:<22}", visible=True, note=""
+        )
+
+    def advance(self, done: float, note: str = "") -> None:
+        self._progress.update(self._task, completed=done, note=escape(note))
+
+    def end(self, summary: str, good: bool = True) -> None:
+        self._progress.update(self._task, visible=False)
+        mark = "[green]ok[/]" if good else "[bold red]!![/]"
+        self._console.print(f"{mark} {self._title:<22} {escape(summary)}", highlight=False)
+
+
+def verdict_table(report: Report, matrix: Matrix) -> Table:
+    """arch × job, each cell verified, disproven or unverified."""
+    table = Table(title=f"{report.subject}: what this run shows", title_justify="left")
+    table.add_column("arch", style="bold")
+    for job in matrix.jobs.values():
+        table.add_column(job.column)
+    for arch in matrix.archs:
+        table.add_row(arch, *(_cell(report, arch, job) for job in matrix.jobs.values()))
+    return table
+
+
+def reasons(report: Report) -> list[str]:
+    """One line for each reason that cells are not verified, with how many it explains."""
+    counted: dict[tuple[Status, str, str], int] = {}
+    for cell in report.cells:
+        if cell.status is not Status.VERIFIED:
+            key = (cell.status, cell.job, cell.reason)
+            counted[key] = counted.get(key, 0) + 1
+    return [
+        f"{status.value}: {job}: {reason}" + (f" ({count} cells)" if count > 1 else "")
+        for (status, job, reason), count in counted.items()
+    ]
+
+
+def _cell(report: Report, arch: str, job: Job) -> str:
+    cells = [cell for cell in report.cells if cell.arch == arch and cell.job == job.name]
+    for status in (Status.DISPROVEN, Status.VERIFIED):
+        if some := [cell for cell in cells if cell.status is status]:
+            return _MARK[status] + _devices(some, job)
+    return _MARK[Status.UNVERIFIED]
+
+
+def _devices(cells: list[CellRecord], job: Job) -> str:
+    return f" {', '.join(cell.device for cell in cells)}" if job.gpu else ""

@@ -1,0 +1,90 @@
+"""Values for a case's inputs, by regime.
+
+Integer regimes make every sum exact in FP32 whatever the order, so outputs can be compared bitwise;
+no value is zero, so no term is invisible. ``small`` keeps sums within ±256, where the store to BF16
+rounds nothing away; ``wide`` lets the sum of magnitudes reach 2^24, far past where a BF16 (2^8) or
+FP16 (2^11) accumulator would stay exact. The real-valued regimes are for bits and special values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Bits = npt.NDArray[np.uint16]
+
+#: Simplest first: hypothesis shrinks towards the front.
+REGIMES = ("small", "wide", "normal", "spread", "subnormal", "special")
+INTEGER_REGIMES = ("small", "wide")
+
+_FP32_EXACT = 2.0**24
+_SPECIALS = np.array(
+    [0x0000, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0xFFA1], np.uint16
+)
+
+
+def draw_values(
+    regime: str, shape: tuple[int, ...], terms: int, rng: np.random.Generator
+) -> Bits:
+    """BF16 bits for one input.
+
+    Args:
+        regime: one of :data:`REGIMES`.
+        shape: shape of the input.
+        terms: how many products one output element sums, addends counted as products.
+        rng: the case's generator.
+
+    Returns:
+        uint16 array of ``shape``.
+
+    Raises:
+        ValueError: if the regime is unknown.
+    """
+    if regime in INTEGER_REGIMES:
+        return to_bf16(_integers(_largest(regime, terms), shape, rng))
+    normal = rng.standard_normal(shape, np.float32)
+    if regime == "normal":
+        return to_bf16(normal)
+    if regime == "spread":
+        return to_bf16(np.ldexp(normal, rng.integers(-20, 21, shape)))
+    if regime == "subnormal":
+        return to_bf16(np.ldexp(normal, rng.integers(-133, -55, shape)))
+    if regime == "special":
+        chosen = rng.random(shape) < 2.0 / max(terms, 8)
+        return np.where(chosen, rng.choice(_SPECIALS, shape), to_bf16(normal))
+    raise ValueError(f"unknown value regime '{regime}'; known: {', '.join(REGIMES)}")
+
+
+def to_bf16(values: npt.NDArray[Any]) -> Bits:
+    """Bits of ``values`` rounded to nearest BF16."""
+    return values.astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def rounded_bits(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Bits of ``values`` as stored: FP32 for uint32, rounded once more to BF16 for uint16."""
+    fp32 = values.astype(np.float32)
+    return to_bf16(fp32) if dtype == np.uint16 else fp32.view(np.uint32)
+
+
+def real_values(bits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The values of BF16 (uint16) or FP32 (uint32) bits, exactly."""
+    kind = ml_dtypes.bfloat16 if bits.dtype == np.uint16 else np.float32
+    return np.ascontiguousarray(bits).view(kind).astype(np.float64)
+
+
+def _largest(regime: str, terms: int) -> int:
+    # small: a random walk of `terms` products of mean square (a²/3)² stays well inside 256.
+    # wide: terms · a² ≤ 2^24, and BF16 holds every integer up to 256.
+    if regime == "small":
+        return max(1, int((60 * 3 / terms**0.5) ** 0.5))
+    return max(1, min(255, int((_FP32_EXACT / terms) ** 0.5)))
+
+
+def _integers(
+    largest: int, shape: tuple[int, ...], rng: np.random.Generator
+) -> npt.NDArray[np.float32]:
+    magnitude = rng.integers(1, largest + 1, shape).astype(np.float32)
+    return np.where(rng.random(shape) < 0.5, -magnitude, magnitude)

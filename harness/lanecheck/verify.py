@@ -1,0 +1,363 @@
+"""Everything this machine can show of a subject: build, inspect, fuzz, break on purpose, judge.
+
+Each step returns records; :func:`verify` puts them together into one report. Steps that this machine
+cannot take leave their cells unverified, with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from lanecheck import gpu, simt
+from lanecheck.build import BuildFailed, Built, build_all, build_device, build_host
+from lanecheck.campaign import Budget, fuzz
+from lanecheck.executor import Executor
+from lanecheck.faults import catalogue, scoreboard
+from lanecheck.inspect import Inspection, inspect
+from lanecheck.matrix import Arch, Device, Matrix
+from lanecheck.real import judge_real
+from lanecheck.reports import model as m
+from lanecheck.subject import Subject, load
+from lanecheck.tensorcore import model_for
+from lanecheck.toolchain import Toolchain, check_archs
+from lanecheck.trial import Result, Target
+
+#: Cases under the slower host builds, whose purpose is synchronisation and shared memory.
+CHECKED_CASES = {"hooks": 300, "asan": 300}
+SILICON_CASES = 1000
+
+
+class Listener(Protocol):
+    """Is told how the run gets on."""
+
+    def stage(self, title: str, total: float | None = None) -> None:
+        """A step begins; ``total`` units of work are expected, if known."""
+
+    def advance(self, done: float, note: str = "") -> None:
+        """``done`` units of the current step are behind us."""
+
+    def end(self, summary: str, good: bool = True) -> None:
+        """The current step is over."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to verify and how hard.
+
+    Attributes:
+        matrix: the archs, devices and jobs. reference: the subject, ``module:ATTRIBUTE``.
+        root: the checkout that the report names.
+        seed: of every campaign. budget: of the plain host campaign.
+    """
+
+    matrix: Matrix
+    reference: str
+    root: Path
+    seed: int = 0
+    budget: Budget = Budget()
+
+
+def verify(
+    plan: Plan, toolchain: Toolchain, executor: Executor, listener: Listener
+) -> m.Report:
+    """Run every step and report.
+
+    Raises:
+        BadInput: matrix, subject or catalogue cannot be right.
+        CannotRun: no compiler is to be had, so not even the host can be checked.
+    """
+    subject = load(plan.reference)
+    assert subject.recipe is not None
+    archs = list(plan.matrix.archs.values())
+    faults = catalogue.load(subject.faults) if subject.faults else []
+    check_archs(toolchain.nvcc, archs)
+    gpus = gpu.detect()
+
+    built, host_builds = _build(plan, subject, archs, toolchain, listener)
+    inspections = _inspect(subject, archs, built, toolchain, listener)
+    campaigns = [
+        _fuzz_host(plan, variant, library, executor, listener)
+        for variant, library in host_builds.items()
+    ]
+    fault_records = _break(plan, subject, faults, toolchain, executor, listener)
+    real = _real(plan, host_builds["plain"], listener)
+    silicon, silicon_cells = _silicon(plan, archs, built, gpus, executor, listener)
+
+    cells = [
+        *(_build_cell(arch, built[arch.name]) for arch in archs),
+        *(_inspect_cell(arch, inspections.get(arch.name)) for arch in archs),
+        *(_fuzz_cell(arch, campaigns) for arch in archs),
+        *silicon_cells,
+        *_bench_cells(plan, archs, gpus),
+    ]
+    return m.Report(
+        created=m.now(),
+        subject=subject.name,
+        source=m.source_record(plan.root),
+        environment=m.environment(
+            f"{toolchain.nvcc_version} ({toolchain.source})",
+            toolchain.cxx_version,
+            [device.name for device in gpus],
+        ),
+        cells=cells,
+        builds=[
+            _build_record(library, inspections[name])
+            for name, library in built.items()
+            if isinstance(library, Built)
+        ],
+        campaigns=[*campaigns, *silicon],
+        faults=fault_records,
+        real=real,
+    )
+
+
+# Steps ----------------------------------------------------------------------------------------
+
+
+def _build(
+    plan: Plan, subject: Subject, archs: list[Arch], toolchain: Toolchain, listener: Listener
+) -> tuple[dict[str, Built | BuildFailed], dict[str, Path]]:
+    listener.stage("build", len(archs) + len(simt.VARIANTS))
+    done = 0
+
+    def counted(label: str, job: Callable[[], Built]) -> Built:
+        nonlocal done
+        library = job()
+        done += 1
+        listener.advance(done, label)
+        return library
+
+    recipe = subject.recipe
+    jobs = {arch.name: partial(build_device, recipe, arch, toolchain) for arch in archs}
+    jobs |= {name: partial(build_host, recipe, name, toolchain) for name in simt.VARIANTS}
+    results = build_all(partial(counted, name, job) for name, job in jobs.items())
+    libraries = dict(zip(jobs, results))
+    host = {}
+    for name in simt.VARIANTS:
+        library = libraries.pop(name)
+        if isinstance(library, BuildFailed):
+            raise library
+        host[name] = library.path
+    failed = [library for library in libraries.values() if isinstance(library, BuildFailed)]
+    cached = sum(isinstance(library, Built) and library.cached for library in results)
+    summary = f"{len(libraries) - len(failed)} of {len(archs)} archs, {len(host)} host builds"
+    listener.end(f"{summary} ({cached} from the cache)", good=not failed)
+    return libraries, host
+
+
+def _inspect(
+    subject: Subject,
+    archs: list[Arch],
+    built: dict[str, Built | BuildFailed],
+    toolchain: Toolchain,
+    listener: Listener,
+) -> dict[str, Inspection]:
+    listener.stage("inspect", len(archs))
+    toolchain.cuobjdump  # noqa: B018  (found or installed once, before the threads ask for it)
+    names = [arch for arch in archs if isinstance(built[arch.name], Built)]
+    jobs = (
+        partial(inspect, built[arch.name], arch, toolchain, subject.instructions) for arch in names
+    )
+    inspections = dict(zip((arch.name for arch in names), build_all(jobs)))
+    problems = [problem for i in inspections.values() for problem in i.problems]
+    kernels = sum(len(i.functions) for i in inspections.values())
+    listener.end(problems[0] if problems else f"{kernels} kernels, no spills", not problems)
+    return inspections
+
+
+def _fuzz_host(
+    plan: Plan, variant: str, library: Path, executor: Executor, listener: Listener
+) -> m.CampaignRecord:
+    capabilities = plan.matrix.devices["host"].mma
+    target = Target(plan.reference, "host", capabilities, library, variant)
+    cases = CHECKED_CASES.get(variant)
+    budget = Budget(cases) if cases else plan.budget
+    batch = 25 if cases else 100
+    return _campaign(plan, target, budget, batch, executor, listener, f"fuzz on host, {variant}")
+
+
+def _campaign(
+    plan: Plan,
+    target: Target,
+    budget: Budget,
+    batch: int,
+    executor: Executor,
+    listener: Listener,
+    title: str,
+) -> m.CampaignRecord:
+    listener.stage(title, budget.seconds or budget.cases)
+
+    def progress(total: Result) -> None:
+        done = total.seconds if budget.seconds else total.cases
+        listener.advance(done, f"{total.cases / total.seconds:,.0f} cases/s")
+
+    result = fuzz(target, budget, plan.seed, executor, progress, batch)
+    record = m.campaign_record(result, target, plan.seed)
+    listener.end(
+        f"{record.cases:,} cases, {record.launches:,} launches, {len(record.failures)} failures, "
+        f"{record.rate:,.0f} cases/s",
+        good=not record.failures and record.cases > 0,
+    )
+    return record
+
+
+def _break(
+    plan: Plan,
+    subject: Subject,
+    faults: list[catalogue.Fault],
+    toolchain: Toolchain,
+    executor: Executor,
+    listener: Listener,
+) -> list[m.FaultRecord]:
+    if not faults:
+        return []
+    listener.stage("break on purpose", len(faults))
+    target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
+    records = []
+    for fault in faults:
+        score = scoreboard.score(
+            fault, target, subject.recipe, toolchain, executor, plan.seed
+        )
+        records.append(m.fault_record(score))
+        listener.advance(len(records), fault.id)
+    survived = [record.id for record in records if not record.killed]
+    text = f"{len(records) - len(survived)} of {len(records)} faults caught"
+    listener.end(f"{text}; survived: {', '.join(survived)}" if survived else text, not survived)
+    return records
+
+
+def _real(plan: Plan, library: Path, listener: Listener) -> m.RealRecord | None:
+    listener.stage("real weights")
+    target = Target(plan.reference, "host", plan.matrix.devices["host"].mma, library)
+    real = judge_real(target)
+    if isinstance(real, str):
+        listener.end(f"unverified: {real}")
+        return None
+    listener.end(
+        f"{real.model}: {real.layers} layers, {real.campaign.cases} calls judged, "
+        f"{len(real.campaign.failures)} failures, cosine >= {min(real.cosines):.5f}",
+        good=not real.campaign.failures,
+    )
+    return real
+
+
+def _silicon(
+    plan: Plan,
+    archs: list[Arch],
+    built: dict[str, Built | BuildFailed],
+    gpus: list[gpu.Gpu],
+    executor: Executor,
+    listener: Listener,
+) -> tuple[list[m.CampaignRecord], list[m.CellRecord]]:
+    here = gpu.matched(gpus, plan.matrix)
+    campaigns, cells = [], []
+    for arch, device in _pairs(plan.matrix, archs):
+        library = built[arch.name]
+        missing = _why_not(device, here, gpus)
+        if missing or not isinstance(library, Built):
+            reason = missing or "it was not built"
+            cells.append(_cell(arch, device, "silicon", m.Status.UNVERIFIED, reason))
+            continue
+        target = Target(plan.reference, "cuda", (device.cc or "",), library.path, arch.name)
+        title = f"fuzz {arch.name} on {device.name}"
+        record = _campaign(
+            plan, target, Budget(SILICON_CASES), 250, executor, listener, title
+        )
+        campaigns.append(record)
+        cells.append(_cell(arch, device, "silicon", *_shown([record])))
+    return campaigns, cells
+
+
+# Cells ----------------------------------------------------------------------------------------
+
+
+def _cell(
+    arch: Arch, device: Device | str, job: str, status: m.Status, reason: str
+) -> m.CellRecord:
+    name = device if isinstance(device, str) else device.name
+    return m.CellRecord(arch=arch.name, device=name, job=job, status=status, reason=reason)
+
+
+def _build_cell(arch: Arch, built: Built | BuildFailed) -> m.CellRecord:
+    if isinstance(built, BuildFailed):
+        return _cell(arch, "host", "build", m.Status.DISPROVEN, str(built))
+    return _cell(arch, "host", "build", m.Status.VERIFIED, f"library {built.key}")
+
+
+def _inspect_cell(arch: Arch, inspection: Inspection | None) -> m.CellRecord:
+    if inspection is None:
+        return _cell(arch, "host", "inspect", m.Status.UNVERIFIED, "it was not built")
+    if inspection.problems:
+        reason = "; ".join(inspection.problems)
+        return _cell(arch, "host", "inspect", m.Status.DISPROVEN, reason)
+    reason = f"{len(inspection.functions)} kernels without spills"
+    return _cell(arch, "host", "inspect", m.Status.VERIFIED, reason)
+
+
+def _fuzz_cell(arch: Arch, campaigns: list[m.CampaignRecord]) -> m.CellRecord:
+    cores = {model_for(cc).name for cc in arch.loads_on}
+    fuzzed = {model_for(cc).name for record in campaigns for cc in record.capabilities}
+    if missing := cores - fuzzed:
+        reason = f"the host does not compute with the arithmetic of {', '.join(sorted(missing))}"
+        return _cell(arch, "host", "fuzz", m.Status.UNVERIFIED, reason)
+    status, reason = _shown(campaigns)
+    evidence = {model_for(cc).evidence[cc] for cc in arch.loads_on}
+    return _cell(arch, "host", "fuzz", status, f"{reason}, {' and '.join(sorted(evidence))} model")
+
+
+def _shown(campaigns: list[m.CampaignRecord]) -> tuple[m.Status, str]:
+    failures = [failure for record in campaigns for failure in record.failures]
+    if failures:
+        return m.Status.DISPROVEN, f"{len(failures)} failures, first: {failures[0].line}"
+    cases = sum(record.cases for record in campaigns)
+    if not cases or not all(record.judged for record in campaigns):
+        return m.Status.DISPROVEN, "no case was judged"
+    return m.Status.VERIFIED, f"{cases:,} cases"
+
+
+def _bench_cells(plan: Plan, archs: list[Arch], gpus: list[gpu.Gpu]) -> Iterable[m.CellRecord]:
+    here = gpu.matched(gpus, plan.matrix)
+    for arch, device in _pairs(plan.matrix, archs):
+        missing = _why_not(device, here, gpus)
+        reason = missing or "not part of verify: run lanecheck bench"
+        yield _cell(arch, device, "bench", m.Status.UNVERIFIED, reason)
+
+
+def _pairs(matrix: Matrix, archs: list[Arch]) -> list[tuple[Arch, Device]]:
+    devices = [device for device in matrix.devices.values() if device.gpu]
+    return [(arch, device) for arch in archs for device in devices if device.cc in arch.loads_on]
+
+
+def _why_not(device: Device, here: dict[str, gpu.Gpu], gpus: list[gpu.Gpu]) -> str | None:
+    if not gpus:
+        return "no GPU on this machine"
+    if device.name not in here:
+        return f"no {device.name} on this machine"
+    if importlib.util.find_spec("torch") is None:
+        return "torch, which allocates on the GPU, is not installed"
+    return None
+
+
+# Records --------------------------------------------------------------------------------------
+
+
+def _build_record(built: Built, inspection: Inspection) -> m.BuildRecord:
+    functions = inspection.functions
+    return m.BuildRecord(
+        arch=inspection.arch,
+        key=built.key,
+        seconds=built.seconds,
+        cached=built.cached,
+        kernels=len(functions),
+        registers=max((f.registers for f in functions), default=0),
+        spills=sum(f.spilled for f in functions),
+        static_shared=max((f.shared for f in functions), default=0),
+        codes=[*inspection.machine_codes, *inspection.ptx_codes],
+        sass_sha256=inspection.sass_sha256,
+        problems=list(inspection.problems),
+    )

@@ -1,0 +1,439 @@
+"""The benchmark's arithmetic and its rules, under a clock that says what a test wants it to say."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from lanecheck.bench import correctness, peers, plan, telemetry, timing
+from lanecheck.bench.ceiling import GEOMETRIES, Geometry
+from lanecheck.bench.model import (
+    FASTER_THAN_MEMORY,
+    Absent,
+    BenchRecord,
+    Environment,
+    Judgement,
+    Reading,
+    Row,
+    Spread,
+    Telemetry,
+    Traffic,
+)
+from lanecheck.bench.plan import Workload
+from lanecheck.bench.run import Contender, Lineup, cuda_torch, race, row, run
+from lanecheck.bench.table import render
+from lanecheck.build import Recipe
+from lanecheck.errors import BadInput, CannotRun
+from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
+from lanecheck.tensorcore import TensorCore
+from lanecheck.trial import Target
+from lanecheck.verdict import Outcome
+
+SIZE = 1_000_000  # bytes a launch; at 1 µs that is 1000 GB/s
+
+
+class Product:
+    """``y = x · Wᵀ`` in numpy: a subject without a library. ``wrong`` spoils one column."""
+
+    name = "product"
+    recipe: Recipe | None = None
+    faults: Path | None = None
+    instructions: Sequence[str] = ()
+
+    def __init__(self, wrong: bool = False, out: str = "fp32", inflated: int = 1) -> None:
+        self.wrong, self.out, self.inflated = wrong, out, inflated
+
+    def draw(self, draw: Draw) -> dict[str, int | str]:
+        return {axis: draw.integer(1, 9) for axis in "mnk"}
+
+    def bench_params(self) -> list[Params]:
+        return [{"m": 2, "n": 1500, "k": 32}]
+
+    def traffic(self, params: Params) -> int:
+        m, n, k = (int(params[axis]) for axis in "mnk")
+        return self.inflated * (2 * (m * k) + (4 if self.out == "fp32" else 2) * m * n)
+
+    def tensors(self, params: Params) -> list[Tensor]:
+        m, n, k = (int(params[axis]) for axis in "mnk")
+        return [
+            Tensor("x", (m, k), "bf16", "input"),
+            Tensor("w", (n, k), "bf16", "source"),
+            Tensor("y", (m, n), "fp32" if self.out == "fp32" else "bf16", "output"),
+        ]
+
+    def terms(self, params: Params) -> int:
+        return int(params["k"])
+
+    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
+        self._w = inputs["w"]
+        return {}
+
+    def launch(
+        self, library: Any, params: Params, buffers: Mapping[str, Buffer], stream: int
+    ) -> str | None:
+        x, y = buffers["x"].elements, buffers["y"].elements
+        assert x is not None and y is not None
+        y[...] = _product(x, self._w).view(np.uint32)
+        if self.wrong:
+            y[:, -1] ^= 1
+        return None
+
+    def reference(
+        self, params: Params, inputs: Mapping[str, Bits]
+    ) -> dict[str, npt.NDArray[np.float64]]:
+        return {"y": _product(inputs["x"], inputs["w"]).astype(np.float64)}
+
+    def sums(self, params: Params) -> bool:
+        return True
+
+    def predict(self, params: Params, inputs: Mapping[str, Bits], core: TensorCore) -> None:
+        return None
+
+
+def _product(x: Bits, w: Bits) -> npt.NDArray[np.float32]:
+    wide_x, wide_w = ((bits.astype(np.uint32) << 16).view(np.float32) for bits in (x, w))
+    product: npt.NDArray[np.float32] = wide_x @ wide_w.T
+    return product
+
+
+class Script:
+    """A clock whose contenders take what they are told: a launch names its script."""
+
+    def __init__(self, **times: Sequence[float]) -> None:
+        self.times = {name: iter(values) for name, values in times.items()}
+        self.order: list[str] = []
+
+    def prepare(self, launches: Sequence[timing.Launch]) -> timing.Sample:
+        (name,) = set(launches)
+
+        def sample() -> float:
+            self.order.append(str(name))
+            return next(self.times[str(name)])
+
+        return sample
+
+
+def lineup(*names: str) -> Lineup:
+    """Contenders whose launches are their scripts' names."""
+    subject, ceiling, *others = (Contender(name, [name]) for name in names)  # type: ignore[list-item]
+    return Lineup(3, subject, ceiling, others, [Absent(name="triton", reason="not installed")])
+
+
+def passed(oracle: str = "integers") -> Judgement:
+    return Judgement(line="product m=1", oracle=oracle, outcome=Outcome.PASS)
+
+
+def failed() -> Judgement:
+    return Judgement(line="product m=1", oracle="bits", outcome=Outcome.FAIL, evidence="y[0] is 1")
+
+
+def timed(
+    judgements: Sequence[Judgement],
+    subject: Sequence[float] = (10.0, 11.0, 12.0),
+    ceiling: Sequence[float] = (8.0, 8.8, 9.6),
+    linear: Sequence[float] = (20.0, 22.0, 30.0),
+) -> Row:
+    clock = Script(subject=subject, ceiling=ceiling, linear=linear)
+    entered = lineup("subject", "ceiling", "linear")
+    rng = random.Random(0)
+    return row({"m": 1}, SIZE, judgements, lambda: entered, clock, len(subject), rng)
+
+
+def record(*rows: Row) -> BenchRecord:
+    return BenchRecord(
+        subject="product",
+        library_sha256="0" * 64,
+        seed=0,
+        rounds=3,
+        environment=Environment(
+            gpu="GPU",
+            capability="9.0",
+            sms=132,
+            l2_bytes=60 << 20,
+            memory_bytes=141 << 30,
+            memory_clock_mhz=None,
+            driver=None,
+            torch="2.11",
+            cuda="13.0",
+        ),
+        telemetry=Telemetry(
+            before=Absent(name="telemetry", reason="none"), after=telemetry_reading()
+        ),
+        rows=rows,
+    )
+
+
+def telemetry_reading() -> Reading:
+    return Reading(
+        sm_clock_mhz=1980,
+        memory_clock_mhz=None,
+        temperature_c=30,
+        power_w=100.5,
+        power_limit_w=700.0,
+        clock_event_reasons=("gpu_idle",),
+        other_processes=0,
+    )
+
+
+# Statistics -----------------------------------------------------------------------------------
+
+
+def test_spread_is_the_median_and_the_inclusive_quartiles() -> None:
+    assert Spread.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Spread(median=3.0, q1=2.0, q3=4.0)
+    assert Spread.of([7.0]) == Spread(median=7.0, q1=7.0, q3=7.0)
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    # The medians' ratio would be 2; a drift that meets both contenders alike cancels.
+    drift = Spread.of_ratios([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
+    assert drift == Spread(median=2.0, q1=2.0, q3=2.0) and drift.width == 0
+    with pytest.raises(ValueError):
+        Spread.of_ratios([1.0], [1.0, 2.0])
+
+
+def test_rows_hold_speed_share_and_speedup() -> None:
+    measured = timed([passed()]).timing
+    assert measured is not None
+    assert measured.subject.time_us.median == 11.0
+    assert measured.subject.gbps == pytest.approx(SIZE / 11.0 / 1e3)
+    assert measured.share_of_ceiling.median == pytest.approx(0.8)
+    assert measured.share_of_ceiling.width == pytest.approx(0.0)
+    assert measured.speedup["linear"].median == pytest.approx(2.0)
+    assert measured.speedup["linear"].q3 == pytest.approx(2.25)
+    assert [each.name for each in measured.absent] == ["triton"]
+
+
+# Timing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1 << 20, 32 << 20, 600_000_000, 2 << 30])
+@pytest.mark.parametrize("l2", [40 << 20, 60 << 20, 128 << 20])
+def test_between_two_uses_of_a_copy_the_rotation_passes(size: int, l2: int) -> None:
+    apart = (timing.copies(size, l2) - 1) * size
+    assert apart >= max(600_000_000, 8 * l2)
+    assert apart - size < max(600_000_000, 8 * l2)  # and no copy more
+
+
+@pytest.mark.parametrize("count", [2, 5, 127, 128, 129])
+def test_a_graph_is_whole_turns_over_the_copies(count: int) -> None:
+    launches = [lambda stream, i=i: None for i in range(count)]
+    turns = timing.rotation(launches)
+    assert len(turns) >= timing.GRAPH_LAUNCHES and len(turns) % count == 0
+    assert all(turns[i] is launches[i % count] for i in range(len(turns)))
+
+
+def test_contenders_alternate_in_random_order() -> None:
+    rounds = 50
+    clock = Script(**{name: [float(i) for i in range(rounds)] for name in "abc"})
+    samples = {name: clock.prepare([name]) for name in "abc"}  # type: ignore[list-item]
+    taken = timing.interleave(samples, rounds, random.Random(1))
+    by_round = [tuple(clock.order[i : i + 3]) for i in range(0, 3 * rounds, 3)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in by_round)
+    assert len(set(by_round)) == 6  # every order occurs
+    assert taken["b"] == tuple(float(i) for i in range(rounds))
+
+
+# What counts ----------------------------------------------------------------------------------
+
+
+def test_a_correct_row_below_the_ceiling_counts() -> None:
+    assert timed([passed("execution"), passed()]).void is None
+
+
+def test_faster_than_memory_is_void_and_keeps_its_samples() -> None:
+    fast = timed([passed()], subject=(7.0, 7.7, 8.4))
+    assert fast.void == FASTER_THAN_MEMORY
+    assert fast.timing is not None and fast.timing.subject.samples_us == (7.0, 7.7, 8.4)
+
+
+def test_above_the_ceiling_within_the_spread_counts() -> None:
+    # Shares 0.9, 1.0, 1.01, 1.1, 1.2: the median is 1 % above, the quartiles 10 % apart.
+    times = [1 / share for share in (0.9, 1.0, 1.01, 1.1, 1.2)]
+    close = timed([passed()], subject=times, ceiling=(1.0,) * 5, linear=(2.0,) * 5)
+    assert close.void is None
+
+
+@pytest.mark.parametrize(
+    ("judgements", "reason"),
+    [
+        ([passed(), failed()], "bits: fail: y[0] is 1"),
+        ([], "no oracle looked at the numbers"),
+        ([passed("execution"), passed("poison")], "no oracle looked at the numbers"),
+    ],
+)
+def test_a_row_that_is_not_shown_correct_is_void_and_never_timed(
+    judgements: list[Judgement], reason: str
+) -> None:
+    def never() -> Lineup:
+        raise AssertionError("timed")
+
+    void = row({}, SIZE, judgements, never, Script(), 3, random.Random(0))
+    assert void.timing is None and void.void == f"not shown correct: {reason}"
+
+
+def test_a_record_that_contradicts_its_evidence_cannot_be_made() -> None:
+    good = timed([passed()])
+    contradictions: list[dict[str, Any]] = [
+        {"correctness": [failed().model_dump(mode="json")]},
+        {"void": FASTER_THAN_MEMORY},
+        {"timing": None},
+    ]
+    for change in contradictions:
+        text = good.model_dump(mode="json") | change
+        with pytest.raises(ValidationError):
+            Row.model_validate_json(json.dumps(text))
+
+
+def test_the_record_survives_json() -> None:
+    whole = record(timed([passed()]), row_without_timing())
+    again = BenchRecord.model_validate_json(whole.model_dump_json())
+    assert again == whole and not again.valid
+    with pytest.raises(ValidationError, match="extra"):
+        BenchRecord.model_validate_json(json.dumps(whole.model_dump(mode="json") | {"more": 1}))
+
+
+def row_without_timing() -> Row:
+    return Row.of({"m": 8}, Traffic(formula=plan.FORMULA, bytes=SIZE), [failed()], None)
+
+
+def test_the_table_shows_every_row_and_its_verdict() -> None:
+    out = io.StringIO()
+    table = render(record(timed([passed()]), row_without_timing()))
+    Console(file=out, width=200).print(table)
+    text = out.getvalue()
+    assert "80.0% [80.0%, 80.0%]" in text and "2.000 [2.000, 2.250]" in text
+    assert "counts" in text and "void: not shown correct: bits: fail: y[0] is 1" in text
+
+
+# Correctness ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_shapes_are_judged_whole_and_reduced(wrong: bool) -> None:
+    subject = Product(wrong)
+    judgements = correctness.judge(subject, subject.bench_params()[0], Target("…"), seed=3)
+    lines = [judgement.line for judgement in judgements]
+    assert any("n=1500" in line and "regime=small" in line for line in lines)
+    assert any("n=1024" in line and "regime=normal" in line for line in lines)
+    integers = next(j for j in judgements if j.oracle == "integers")
+    assert integers.outcome is (Outcome.FAIL if wrong else Outcome.PASS)
+
+
+def test_a_subject_may_not_count_more_traffic_than_it_holds() -> None:
+    params = Product().bench_params()[0]
+    assert Workload.of(Product(), params, 0).bytes == 2 * 2 * 32 + 4 * 2 * 1500
+    with pytest.raises(BadInput, match="operands hold"):
+        Workload.of(Product(inflated=2), params, 0)
+
+
+def test_a_subject_without_shapes_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no bench_params\(\)"):
+        plan.benchable(SimpleNamespace(name="plain"))
+
+
+# Peers and ceiling ----------------------------------------------------------------------------
+
+
+def test_a_peer_of_another_operation_is_unavailable() -> None:
+    params = Product().bench_params()[0]
+    found = peers.Product.of(Workload.of(Product(out="bf16"), params, 0))
+    assert found.x.shape == (2, 32) and found.w.shape == (1500, 32)
+    with pytest.raises(peers.Unavailable, match="FP32"):
+        peers.Product.of(Workload.of(Product(), params, 0))
+
+
+def test_a_geometry_covers_every_vector() -> None:
+    assert len(set(map(str, GEOMETRIES))) == len(GEOMETRIES)
+    tiled = Geometry(256, 8, 0)
+    assert tiled.grid(2048 * 10 + 1, sms=132) == 11
+    assert replace(tiled, ctas=2).grid(2048 * 1000, sms=132) == 264
+    assert replace(tiled, ctas=2).grid(1, sms=132) == 1
+
+
+# The machine ----------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", without)
+    with pytest.raises(CannotRun, match="needs a CUDA GPU"):
+        cuda_torch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(CannotRun, match="needs torch"):
+        run("nothing:NOTHING", None)  # type: ignore[arg-type]
+
+
+def test_telemetry_without_its_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    absent = telemetry.read("uuid")
+    assert isinstance(absent, Absent) and "nvidia-ml-py" in absent.reason
+    assert telemetry.driver_and_memory_clock("uuid") == (None, None)
+
+
+def test_telemetry_reads_what_the_driver_tells(nvml: ModuleType) -> None:
+    reading = telemetry.read("1234")
+    assert reading == Reading(
+        sm_clock_mhz=1980,
+        memory_clock_mhz=3201,
+        temperature_c=41,
+        power_w=123.4,
+        power_limit_w=None,
+        clock_event_reasons=("sw_power_cap", "hw_thermal_slowdown"),
+        other_processes=1,
+    )
+    assert telemetry.driver_and_memory_clock("1234") == ("580.1", 3201)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A driver that does not tell its power limit."""
+
+    class NVMLError(Exception):
+        pass
+
+    def refuse(gpu: object) -> None:
+        raise NVMLError("Not Supported")
+
+    fake: Any = ModuleType("pynvml")
+    fake.NVMLError = NVMLError
+    fake.NVML_CLOCK_SM, fake.NVML_CLOCK_MEM, fake.NVML_TEMPERATURE_GPU = 1, 2, 0
+    fake.nvmlInit = fake.nvmlShutdown = lambda: None
+    fake.nvmlDeviceGetHandleByUUID = lambda uuid: {"GPU-1234": "gpu"}[uuid]
+    fake.nvmlSystemGetDriverVersion = lambda: "580.1"
+    fake.nvmlDeviceGetMaxClockInfo = lambda gpu, kind: 3201
+    fake.nvmlDeviceGetClockInfo = lambda gpu, kind: {1: 1980, 2: 3201}[kind]
+    fake.nvmlDeviceGetTemperature = lambda gpu, sensor: 41
+    fake.nvmlDeviceGetPowerUsage = lambda gpu: 123400
+    fake.nvmlDeviceGetEnforcedPowerLimit = refuse
+    fake.nvmlDeviceGetCurrentClocksThrottleReasons = lambda gpu: 0x44
+    pids = [SimpleNamespace(pid=pid) for pid in (os.getpid(), os.getpid() + 1)]
+    fake.nvmlDeviceGetComputeRunningProcesses = lambda gpu: pids
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    yield fake
+
+
+def test_a_race_prepares_each_contender_once() -> None:
+    clock = Script(subject=[2.0], ceiling=[1.0])
+    measured = race(lineup("subject", "ceiling"), SIZE, clock, 1, random.Random(0))
+    assert measured.method == timing.METHOD and measured.speedup == {}
+    assert measured.share_of_ceiling == Spread(median=0.5, q1=0.5, q3=0.5)
+
+
+def test_importing_the_benchmark_needs_no_torch() -> None:
+    script = "import sys; sys.modules['torch'] = None; import lanecheck.bench.run"
+    subprocess.run([sys.executable, "-c", script], check=True)

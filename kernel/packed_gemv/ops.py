@@ -1,0 +1,402 @@
+"""The torch front: :func:`prepare` a weight once, then :func:`gemv` or :func:`gemv_dual`.
+
+Both call one operator, ``packed_gemv::gemv``, which writes into tensors it is given. On a GPU it is
+the kernel; on a CPU it unpacks the weight and multiplies in FP32, which is right up to rounding:
+bits are promised on a GPU alone. Under ``torch.compile`` it is opaque. There is no gradient.
+
+This module explains what is wrong with an argument; the operator itself only makes sure that no
+launch leaves the memory of its tensors. An ``x`` is never copied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from packed_gemv.build import LIBRARY_VARIABLE, default_library
+from packed_gemv.config import MAX_TOKENS, Config, for_tokens, select
+from packed_gemv.fragments import TOKENS
+from packed_gemv.layout import PackedWeight, unpack
+
+_OUT_DTYPES = (torch.bfloat16, torch.float32)
+
+
+def prepare(weight: Tensor) -> PackedWeight:
+    """Pack a weight for :func:`gemv`, on the device where it lies.
+
+    Args:
+        weight: ``[N, K]`` BF16 with N, K >= 1, any strides. It is copied.
+
+    Raises:
+        TypeError: if ``weight`` is not a BF16 tensor.
+        ValueError: if ``weight`` is not ``[N, K]`` or is empty.
+    """
+    _require_bf16("weight", weight)
+    return PackedWeight.of(weight.detach())
+
+
+def gemv(
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    config: Config | None = None,
+) -> Tensor:
+    """``x · Wᵀ + bias``, summed in FP32 and rounded once.
+
+    Args:
+        x: BF16 ``[..., K]`` of at most 64 tokens in all. Its last dimension is contiguous and its
+            others make one row stride of at least K, so that it need not be copied.
+        weight: what :func:`prepare` returned, on the device of ``x``.
+        bias: BF16 ``[N]``, contiguous, on the device of ``x``.
+        out: where to write, ``[..., N]`` BF16 or FP32, with a row stride of at least N. It must not
+            overlap an input.
+        out_dtype: ``torch.bfloat16`` or ``torch.float32``; by default that of ``out``, else BF16.
+        config: how the kernel walks, instead of the tuned table; its ``nb`` is taken from ``x``. On
+            a CPU it is checked and otherwise ignored.
+
+    Returns:
+        ``[..., N]``: ``out`` if given.
+
+    Raises:
+        TypeError: for a dtype, or an argument that is no tensor or packed weight.
+        ValueError: for a shape, stride, device or overlap, or a ``config`` no kernel was built for.
+        RuntimeError: if an input requires grad, or the CUDA library is missing or fails.
+    """
+    outs = {} if out is None else {"out": out}
+    (y,) = _run(x, {"weight": weight}, {"bias": bias}, False, outs, out_dtype, config)
+    return y
+
+
+def gemv_dual(
+    x: Tensor,
+    gate: PackedWeight,
+    up: PackedWeight,
+    *,
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    fused: bool = True,
+    out: Tensor | tuple[Tensor, Tensor] | None = None,
+    out_dtype: torch.dtype | None = None,
+    config: Config | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Two weights of one shape over the same ``x``, in one launch that reads ``x`` once.
+
+    Args:
+        gate, up: what :func:`prepare` returned; the same N and K.
+        gate_bias, up_bias: BF16 ``[N]`` each.
+        fused: return ``silu(x · gateᵀ + gate_bias) · (x · upᵀ + up_bias)``, rounded once;
+            otherwise the two products.
+        out: one tensor if ``fused``, otherwise a pair of the same dtype and row stride.
+
+    Everything else is as for :func:`gemv`.
+
+    Returns:
+        ``[..., N]`` if ``fused``, otherwise a pair of them.
+    """
+    weights = {"gate": gate, "up": up}
+    biases = {"gate_bias": gate_bias, "up_bias": up_bias}
+    if out is None:
+        outs = {}
+    elif fused:
+        outs = {"out": out}
+    elif isinstance(out, (tuple, list)) and len(out) == 2:
+        outs = {"out[0]": out[0], "out[1]": out[1]}
+    else:
+        raise TypeError("out must be a pair of tensors unless fused")
+    ys = _run(x, weights, biases, fused, outs, out_dtype, config)
+    return ys[0] if fused else ys
+
+
+@torch.compiler.assume_constant_result
+def load_library() -> None:
+    """Load the CUDA kernel of the operator; the front does so at its first call on a GPU.
+
+    Raises:
+        RuntimeError: if it is not built or does not load; the message says how to build it.
+    """
+    global _loaded
+    if _loaded:
+        return
+    path = default_library()
+    if not path.is_file():
+        raise RuntimeError(
+            f"the CUDA library of packed_gemv is not at {path}; build it with "
+            f"`python -m packed_gemv.build`, or name a built one in {LIBRARY_VARIABLE}"
+        )
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise RuntimeError(
+            f"{path} does not load under torch {torch.__version__}; it needs a torch with CUDA, "
+            f"2.10 or later: {error.__cause__ or error}"
+        ) from error
+    _loaded = True
+
+
+# The operator.
+
+_loaded = False
+_library = torch.library.Library("packed_gemv", "DEF")
+_library.define(
+    # w, w2: packed, for the K of x and the N of y. walk: nw, u, s. y2 only for two weights unfused.
+    "gemv(Tensor x, Tensor w, Tensor? w2, Tensor? bias, Tensor? bias2, int[3] walk, bool fused, "
+    "Tensor(a!) y, Tensor(b!)? y2) -> ()",
+    tags=(torch.Tag.needs_exact_strides,),
+)
+
+
+@torch.library.impl(_library, "gemv", "CPU")
+def _gemv_cpu(
+    x: Tensor,
+    w: Tensor,
+    w2: Tensor | None,
+    bias: Tensor | None,
+    bias2: Tensor | None,
+    walk: list[int],
+    fused: bool,
+    y: Tensor,
+    y2: Tensor | None,
+) -> None:
+    k, n = x.shape[1], y.shape[1]
+    sums = []
+    # Autocast would take the product back to BF16.
+    with torch.autocast("cpu", enabled=False):
+        for packed, b in ((w, bias), (w2, bias2)):
+            if packed is not None:
+                total = x.float() @ unpack(packed, n, k).float().T
+                sums.append(total if b is None else total + b.float())
+    if fused:
+        gate, up = sums
+        sums = [gate / (1.0 + torch.exp(-gate)) * up]
+    y.copy_(sums[0])
+    if y2 is not None:
+        y2.copy_(sums[1])
+
+
+@torch.library.register_fake("packed_gemv::gemv", lib=_library)
+def _gemv_fake(
+    x: Tensor,
+    w: Tensor,
+    w2: Tensor | None,
+    bias: Tensor | None,
+    bias2: Tensor | None,
+    walk: list[int],
+    fused: bool,
+    y: Tensor,
+    y2: Tensor | None,
+) -> None:
+    return None
+
+
+# What the front does.
+
+
+def _run(
+    x: Tensor,
+    weights: dict[str, PackedWeight],
+    biases: dict[str, Tensor | None],
+    fused: bool,
+    outs: dict[str, Tensor],
+    out_dtype: torch.dtype | None,
+    config: Config | None,
+) -> tuple[Tensor, ...]:
+    """Check everything, allocate outputs unless given, call the operator. Keys: names to blame."""
+    _require_bf16("x", x)
+    _check_weights(weights, x)
+    n, k = next((weight.n, weight.k) for weight in weights.values())
+    _check_biases(biases, n, x)
+    m = _tokens(x, k)
+    rows = _as_rows("x", x, m, k)
+    packed = {name: weight.data for name, weight in weights.items()}
+    inputs = {"x": rows, **packed, **{name: b for name, b in biases.items() if b is not None}}
+    _refuse_grad(inputs)
+    walk = _walk(m, n, k, len(weights) == 2, config)
+
+    shape = (*x.shape[:-1], n)
+    _check_outs(outs, shape, out_dtype, x)
+    count = 1 if fused else len(weights)
+    ys = tuple(outs.values()) or tuple(
+        x.new_empty(shape, dtype=out_dtype or torch.bfloat16) for _ in range(count)
+    )
+    targets = [_as_rows(name, y, m, n) for name, y in zip(outs or weights, ys)]
+    if m == 0:
+        return ys
+    if outs:
+        _refuse_overlap(dict(zip(outs, targets)), inputs)
+    if x.is_cuda:
+        load_library()
+    torch.ops.packed_gemv.gemv(
+        rows, *_pair(packed.values()), *_pair(biases.values()), walk, fused, *_pair(targets)
+    )
+    if outs and not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version(ys)  # for tensors that autograd has saved
+    return ys
+
+
+def _require_bf16(name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
+    if tensor.dtype != torch.bfloat16:
+        raise TypeError(
+            f"{name} must be torch.bfloat16, not {tensor.dtype}; convert it with "
+            f"{name}.to(torch.bfloat16)"
+        )
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, not {tensor.layout}")
+
+
+def _require_device(name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise ValueError(
+            f"{name} is on {tensor.device} but x is on {x.device}; move one to the other's device"
+        )
+
+
+def _check_weights(weights: dict[str, PackedWeight], x: Tensor) -> None:
+    for name, weight in weights.items():
+        if not isinstance(weight, PackedWeight):
+            raise TypeError(
+                f"{name} must be a PackedWeight, not {type(weight).__name__}; pack it once with "
+                "packed_gemv.ops.prepare"
+            )
+        _require_bf16(f"{name}.data", weight.data)
+        _require_device(name, weight.data, x)
+        if not weight.data.is_contiguous():
+            raise ValueError(f"{name}.data must be contiguous, as prepare makes it")
+    sizes = {name: (weight.n, weight.k) for name, weight in weights.items()}
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"both weights must have the same (N, K), not {sizes}")
+
+
+def _check_biases(biases: dict[str, Tensor | None], n: int, x: Tensor) -> None:
+    for name, bias in biases.items():
+        if bias is None:
+            continue
+        _require_bf16(name, bias)
+        _require_device(name, bias, x)
+        if tuple(bias.shape) != (n,):
+            raise ValueError(f"{name} must have shape ({n},), not {tuple(bias.shape)}")
+        if not bias.is_contiguous():
+            raise ValueError(f"{name} must be contiguous; pass {name}.contiguous()")
+
+
+def _tokens(x: Tensor, k: int) -> int:
+    """M, the product of the leading dimensions of ``x``."""
+    if x.ndim == 0 or x.shape[-1] != k:
+        raise ValueError(
+            f"x must have shape [..., {k}] for a weight with K={k}, not {tuple(x.shape)}"
+        )
+    m = math.prod(x.shape[:-1])
+    if m > MAX_TOKENS:
+        raise ValueError(
+            f"x holds {m} tokens (shape {tuple(x.shape)}), and one call takes at most "
+            f"{MAX_TOKENS}; split it, or use packed_gemv.linear.PackedLinear, which does"
+        )
+    return m
+
+
+def _as_rows(name: str, tensor: Tensor, m: int, columns: int) -> Tensor:
+    """``tensor [..., columns]`` as ``[m, columns]`` over the same memory, for the operator."""
+    try:
+        rows = tensor if tensor.ndim == 2 else tensor.view(m, columns)
+    except RuntimeError:
+        rows = None
+    if rows is None or (columns > 1 and rows.stride(1) != 1) or 1 < m and rows.stride(0) < columns:
+        raise ValueError(
+            f"{name} with shape {tuple(tensor.shape)} and strides {tensor.stride()} must be rows "
+            f"of {columns} adjacent elements, one stride of at least {columns} apart; "
+            f"pass {'x.contiguous()' if name == 'x' else 'a contiguous tensor'}"
+        )
+    return rows
+
+
+def _refuse_grad(inputs: dict[str, Tensor]) -> None:
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in inputs.items():
+        if tensor.requires_grad:
+            raise RuntimeError(
+                f"{name} requires grad, and packed_gemv has no gradient; "
+                f"call it under torch.no_grad() or pass {name}.detach()"
+            )
+
+
+def _walk(m: int, n: int, k: int, dual: bool, config: Config | None) -> list[int]:
+    # Comparisons rather than a division: a compiled graph then guards on nb, not on M.
+    nb = next(nb for nb in range(1, MAX_TOKENS // TOKENS + 1) if m <= nb * TOKENS)
+    if config is None:
+        config = _tuned(nb, n, k, dual)
+    elif config.dual != dual:
+        raise ValueError(f"config.dual is {config.dual}, but this call has {1 + dual} weight(s)")
+    elif config.nb != nb:
+        config = for_tokens(config, nb * TOKENS)
+    return [config.nw, config.u, config.s]
+
+
+@torch.compiler.assume_constant_result
+def _tuned(nb: int, n: int, k: int, dual: bool) -> Config:
+    return _select(nb * TOKENS, n, k, dual)
+
+
+_select = lru_cache(maxsize=4096)(select)
+
+
+def _check_outs(
+    outs: dict[str, Tensor], shape: tuple[int, ...], dtype: torch.dtype | None, x: Tensor
+) -> None:
+    if dtype is not None and dtype not in _OUT_DTYPES:
+        raise TypeError(f"out_dtype must be torch.bfloat16 or torch.float32, not {dtype}")
+    for name, out in outs.items():
+        if not isinstance(out, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(out).__name__}")
+        if out.dtype not in _OUT_DTYPES:
+            raise TypeError(f"{name} must be torch.bfloat16 or torch.float32, not {out.dtype}")
+        if dtype is not None and out.dtype != dtype:
+            raise TypeError(f"{name} is {out.dtype} but out_dtype is {dtype}; give one of them")
+        if tuple(out.shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}, not {tuple(out.shape)}")
+        _require_device(name, out, x)
+        if out.requires_grad:
+            raise RuntimeError(f"{name} requires grad, and packed_gemv has no gradient")
+    if len({(out.dtype, out.stride()) for out in outs.values()}) > 1:
+        raise ValueError(f"{' and '.join(outs)} must have the same dtype and strides")
+
+
+def _refuse_overlap(targets: dict[str, Tensor], inputs: dict[str, Tensor]) -> None:
+    if torch.compiler.is_compiling():  # no memory yet, and functionalization keeps outputs apart
+        return
+    others = inputs.copy()
+    for name, target in targets.items():
+        for other, tensor in others.items():
+            if _overlap(target, tensor):
+                raise ValueError(f"{name} overlaps {other} in memory; pass a tensor of its own")
+        others[name] = target
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors share a byte; exact, so that two column slices of one buffer do not."""
+    rows_a, rows_b = _byte_rows(a), _byte_rows(b)
+    if rows_a[-1].stop <= rows_b[0].start or rows_b[-1].stop <= rows_a[0].start:
+        return False
+    return any(p.start < q.stop and q.start < p.stop for p in rows_a for q in rows_b)
+
+
+def _byte_rows(tensor: Tensor) -> list[range]:
+    """The addresses of each row of a ``[M, columns]`` tensor; of a contiguous one as a whole."""
+    size, base = tensor.element_size(), tensor.data_ptr()
+    if tensor.is_contiguous():
+        return [range(base, base + tensor.numel() * size)]
+    pitch, length = tensor.stride(0) * size, tensor.shape[1] * size
+    return [range(base + i * pitch, base + i * pitch + length) for i in range(tensor.shape[0])]
+
+
+def _pair(values: Iterable[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+    first, second, *_ = (*values, None)
+    return first, second
