@@ -69,7 +69,9 @@ def verify(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The test suites of both projects."""
     _prepare(session, "harness[test]", "kernel[torch,model]")
-    session.run("python", "-m", "pytest", *(session.posargs or ("-n", "auto")), env=_sources(session))
+    session.run(
+        "python", "-m", "pytest", *(session.posargs or ("-n", "auto")), env=_sources(session)
+    )
 
 
 @nox.session

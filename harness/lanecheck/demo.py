@@ -42,9 +42,7 @@ def show(fault_id: str, reference: str, matrix: Matrix, out: Console) -> None:
     score = scoreboard.score(fault, target, subject.recipe, toolchain, LocalExecutor(), seed=0)
     for oracle, failing in sorted(score.noticed.items()):
         first = score.first[oracle]
-        out.print(
-            f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases", highlight=False
-        )
+        out.print(f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases", highlight=False)
         out.print(f"   {first.verdict.evidence}", highlight=False, markup=False)
     if not score.killed:
         out.print(f"[bold red]nothing noticed in {score.cases} cases[/]")
@@ -69,7 +67,9 @@ def _diff(fault: catalogue.Fault, subject: Subject) -> str:
     assert subject.recipe is not None
     healthy = (subject.recipe.root / fault.file).read_text().splitlines()
     faulty = fault.inject(subject.recipe.root)[fault.file].splitlines()
-    lines = difflib.unified_diff(healthy, faulty, fault.file, f"{fault.file} with the fault", "", "", 1)
+    lines = difflib.unified_diff(
+        healthy, faulty, fault.file, f"{fault.file} with the fault", "", "", 1
+    )
     return "\n".join(line.rstrip("\n") for line in lines)
 
 

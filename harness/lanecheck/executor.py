@@ -67,9 +67,7 @@ class LocalExecutor:
         limit = self.case_limit if alone else self.time_limit
         return pool.schedule(trials.run, (trial,), timeout=limit)
 
-    def _outcome(
-        self, pool: ProcessPool, future: ProcessFuture, trial: Trial
-    ) -> Iterator[Result]:
+    def _outcome(self, pool: ProcessPool, future: ProcessFuture, trial: Trial) -> Iterator[Result]:
         try:
             yield future.result()
         except (TimeoutError, ProcessExpired) as death:

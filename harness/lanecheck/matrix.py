@@ -496,7 +496,7 @@ class _NoAlias(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=mark)
         return super().compose_node(parent, index)
 
@@ -517,11 +517,12 @@ def _read_yaml(text: str, name: str) -> tuple[object, dict[Loc, int]]:
             key, line = loader.construct_object(key_node), key_node.start_mark.line + 1
             if not isinstance(key, str):
                 raise BadInput(f"{name}:{line}: key {key!r} is not a string: write it in quotes")
+            here: Loc = (*loc, key)
             if key in result:
-                first = lines[(*loc, key)]
+                first = lines[here]
                 raise BadInput(f"{name}:{line}: key {key!r} again; it is already on line {first}")
-            lines[(*loc, key)] = line
-            result[key] = value(item, (*loc, key))
+            lines[here] = line
+            result[key] = value(item, here)
         return result
 
     try:

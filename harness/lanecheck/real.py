@@ -53,7 +53,7 @@ def judge_real(target: Target) -> RealRecord | str:
     result, start = Result(), time.perf_counter()
 
     def call(params: Params, inputs: Mapping[str, Bits]) -> Mapping[str, Bits]:
-        given = {"regime": "given", "side": "upper", "seed": result.cases}
+        given: dict[str, int | str] = {"regime": "given", "side": "upper", "seed": result.cases}
         case = Case(subject.name, {**params, **given})
         *_, last = judged(subject, case, target, result, inputs)
         return last.outputs

@@ -26,7 +26,11 @@ Bits = npt.NDArray[Any]
 Params = Mapping[str, int | str]
 T = TypeVar("T")
 
-_ITEM = {"bf16": np.dtype(np.uint16), "fp32": np.dtype(np.uint32), "byte": np.dtype(np.uint8)}
+_ITEM: Mapping[str, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "fp32": np.dtype(np.uint32),
+    "byte": np.dtype(np.uint8),
+}
 
 
 class Draw(Protocol):
@@ -124,7 +128,11 @@ class Subject(Protocol):
         """The ``packed`` tensors, computed from the inputs."""
 
     def launch(
-        self, library: ctypes.CDLL | None, params: Params, buffers: Mapping[str, Buffer], stream: int
+        self,
+        library: ctypes.CDLL | None,
+        params: Params,
+        buffers: Mapping[str, Buffer],
+        stream: int,
     ) -> str | None:
         """Run the kernel once. Returns what went wrong at launch, or None."""
 

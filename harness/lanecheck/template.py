@@ -9,9 +9,8 @@ As it stands it judges numpy's own matrix product, so it works before you change
 
 from __future__ import annotations
 
-from lanecheck.values import real_values, rounded_bits
-
 from lanecheck.subject import Tensor
+from lanecheck.values import real_values, rounded_bits
 
 
 class MyKernel:

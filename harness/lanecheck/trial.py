@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -180,10 +181,8 @@ def _observe(
             offset = tensor.offset * tensor.item.itemsize
             buffers[tensor.name] = Buffer(address + offset, view)
             regions[tensor.name] = (tensor, region, view)
-        cdll = getattr(library, "cdll", library)
-        problems = memory.run(
-            lambda stream: subject.launch(cdll, case.params, buffers, stream)
-        )
+        cdll = library.cdll if isinstance(library, simt.HostLibrary) else library
+        problems = memory.run(lambda stream: subject.launch(cdll, case.params, buffers, stream))
         outputs, strays = {}, {}
         for name, (tensor, region, view) in regions.items():
             if tensor.role != "output":
@@ -197,12 +196,10 @@ def _observe(
 
 
 @lru_cache(maxsize=8)
-def _open(target: Target) -> tuple[object, Memory]:
+def _open(target: Target) -> tuple[simt.HostLibrary | ctypes.CDLL | None, Memory]:
     if target.library is None:
         return None, HeapMemory()
     if target.device == "host":
         library = simt.HostLibrary(target.library)
         return library, SimtMemory(library)
-    import ctypes
-
     return ctypes.CDLL(str(target.library)), CudaMemory()

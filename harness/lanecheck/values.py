@@ -26,9 +26,7 @@ _SPECIALS = np.array(
 )
 
 
-def draw_values(
-    regime: str, shape: tuple[int, ...], terms: int, rng: np.random.Generator
-) -> Bits:
+def draw_values(regime: str, shape: tuple[int, ...], terms: int, rng: np.random.Generator) -> Bits:
     """BF16 bits for one input.
 
     Args:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from lanecheck import gpu, simt
-from lanecheck.build import BuildFailed, Built, build_all, build_device, build_host
+from lanecheck.build import (
+    BuildFailed,
+    Built,
+    Recipe,
+    build_all,
+    build_device,
+    build_host,
+)
 from lanecheck.campaign import Budget, fuzz
+from lanecheck.errors import BadInput
 from lanecheck.executor import Executor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.inspect import Inspection, inspect
@@ -59,12 +68,10 @@ class Plan:
     reference: str
     root: Path
     seed: int = 0
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
 
 
-def verify(
-    plan: Plan, toolchain: Toolchain, executor: Executor, listener: Listener
-) -> m.Report:
+def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Listener) -> m.Report:
     """Run every step and report.
 
     Raises:
@@ -72,7 +79,7 @@ def verify(
         CannotRun: no compiler is to be had, so not even the host can be checked.
     """
     subject = load(plan.reference)
-    assert subject.recipe is not None
+    _recipe(subject)
     archs = list(plan.matrix.archs.values())
     faults = catalogue.load(subject.faults) if subject.faults else []
     check_archs(toolchain.nvcc, archs)
@@ -116,6 +123,15 @@ def verify(
     )
 
 
+def _recipe(subject: Subject) -> Recipe:
+    if subject.recipe is None:
+        raise BadInput(
+            f"subject '{subject.name}' is a callable: there is nothing to build; "
+            "run lanecheck fuzz on it"
+        )
+    return subject.recipe
+
+
 # Steps ----------------------------------------------------------------------------------------
 
 
@@ -132,11 +148,13 @@ def _build(
         listener.advance(done, label)
         return library
 
-    recipe = subject.recipe
-    jobs = {arch.name: partial(build_device, recipe, arch, toolchain) for arch in archs}
+    recipe = _recipe(subject)
+    jobs: dict[str, Callable[[], Built]] = {
+        arch.name: partial(build_device, recipe, arch, toolchain) for arch in archs
+    }
     jobs |= {name: partial(build_host, recipe, name, toolchain) for name in simt.VARIANTS}
     results = build_all(partial(counted, name, job) for name, job in jobs.items())
-    libraries = dict(zip(jobs, results))
+    libraries: dict[str, Built | BuildFailed] = dict(zip(jobs, results))
     host = {}
     for name in simt.VARIANTS:
         library = libraries.pop(name)
@@ -159,14 +177,17 @@ def _inspect(
 ) -> dict[str, Inspection]:
     listener.stage("inspect", len(archs))
     toolchain.cuobjdump  # noqa: B018  (found or installed once, before the threads ask for it)
-    names = [arch for arch in archs if isinstance(built[arch.name], Built)]
-    jobs = (
-        partial(inspect, built[arch.name], arch, toolchain, subject.instructions) for arch in names
-    )
-    inspections = dict(zip((arch.name for arch in names), build_all(jobs)))
+    libraries = [(arch, built[arch.name]) for arch in archs]
+    jobs = {
+        arch.name: partial(inspect, library, arch, toolchain, subject.instructions)
+        for arch, library in libraries
+        if isinstance(library, Built)
+    }
+    with ThreadPoolExecutor() as pool:
+        inspections = dict(zip(jobs, pool.map(lambda job: job(), jobs.values())))
     problems = [problem for i in inspections.values() for problem in i.problems]
     kernels = sum(len(i.functions) for i in inspections.values())
-    listener.end(problems[0] if problems else f"{kernels} kernels, no spills", not problems)
+    listener.end(problems[0] if problems else f"{kernels} kernels, no spills", good=not problems)
     return inspections
 
 
@@ -220,9 +241,7 @@ def _break(
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
     records = []
     for fault in faults:
-        score = scoreboard.score(
-            fault, target, subject.recipe, toolchain, executor, plan.seed
-        )
+        score = scoreboard.score(fault, target, _recipe(subject), toolchain, executor, plan.seed)
         records.append(m.fault_record(score))
         listener.advance(len(records), fault.id)
     survived = [record.id for record in records if not record.killed]
@@ -265,9 +284,7 @@ def _silicon(
             continue
         target = Target(plan.reference, "cuda", (device.cc or "",), library.path, arch.name)
         title = f"fuzz {arch.name} on {device.name}"
-        record = _campaign(
-            plan, target, Budget(SILICON_CASES), 250, executor, listener, title
-        )
+        record = _campaign(plan, target, Budget(SILICON_CASES), 250, executor, listener, title)
         campaigns.append(record)
         cells.append(_cell(arch, device, "silicon", *_shown([record])))
     return campaigns, cells

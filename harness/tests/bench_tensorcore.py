@@ -39,7 +39,7 @@ def test_batch(benchmark, model, plain) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_chain(benchmark, model, threads) -> None:
     a, b = bf16(16, COUNT // 128, 16, 16), bf16(8, COUNT // 128, 16, 8)
-    benchmark(native.mma_chain, model, a, b, threads=threads)
+    benchmark(native.mma_chains, model, a, b, [range(a.shape[1])], threads=threads)
     report(benchmark, COUNT)
 
 

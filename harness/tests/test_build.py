@@ -222,8 +222,11 @@ def test_a_command_that_takes_too_long_dies_with_its_children(tmp_path):
     ("log", "line"),
     [
         ("In file included from a:\nk.cpp:1:2: error: bad\nk.cpp:3:1: error: worse", "k.cpp:1:2: error: bad"),
-        ('k.cu(7): warning #1: x\nk.cu(8): error: identifier "q" is undefined\n', 'k.cu(8): error: identifier "q" is undefined'),
-        ("ptxas info : 0\nptxas a.ptx, line 5; error   : Not a name", "ptxas a.ptx, line 5; error   : Not a name"),
+        ("k.cu(7): warning #1: x\nk.cu(8): error: q is undefined\n", "k.cu(8): error: q is undefined"),
+        (
+            "ptxas info : 0\nptxas a.ptx, line 5; error   : Not a name",
+            "ptxas a.ptx, line 5; error   : Not a name",
+        ),
         ("nvcc fatal   : Unsupported gpu architecture", "nvcc fatal   : Unsupported gpu architecture"),
         ("k.o: in function f:\nk.o: undefined reference to `g'", "k.o: undefined reference to `g'"),
         ("Killed", "Killed"),

@@ -285,6 +285,22 @@ def test_alloc(libraries: Mapping[str, HostLibrary], side: str, size: int) -> No
     assert library.check() == []
 
 
+def test_recycled_shared_memory_is_a_buffer_like_any_other(
+    libraries: Mapping[str, HostLibrary],
+) -> None:
+    library = libraries["features-hooks"]
+    library.configure()
+    library.free_all()
+    whoami = library.cdll.run_whoami
+    out = ctypes.c_void_p(library.alloc("out", 3 * 32 * 4).address)
+    for dynamic in (4096, 0):  # the second launch gives back what the first one took
+        assert whoami(out, 3, 1, 1, 32, 1, 1, ctypes.c_size_t(dynamic), 0) == 0
+    buffers = [library.alloc(n, 4096) for n in ("data", "flags", "bytes", "out")]
+    buffers[1].view[:] = 0
+    addresses = [ctypes.c_void_p(b.address) for b in buffers]
+    assert library.cdll.run_orders(ORDERS["everyone_fences"], *addresses) == 0, library.report()
+
+
 # --- determinism ----------------------------------------------------------------------------------
 
 
@@ -355,7 +371,7 @@ def test_atomics(libraries: Mapping[str, HostLibrary], name: str) -> None:
         u[:] = f[:] = 0
         call = libraries[name].cdll.run_atomics
         assert call(ctypes.c_void_p(u.ctypes.data), ctypes.c_void_p(f.ctypes.data)) == 0
-        assert list(u[:3]) + [u[4]] == [512, 256 % 5, 7, 63]
+        assert [*list(u[:3]), u[4]] == [512, 256 % 5, 7, 63]
         assert 1 <= u[3] <= 256
         assert f[0] == 128
 
@@ -383,6 +399,18 @@ def test_indices_and_limits(libraries: Mapping[str, HostLibrary], name: str) -> 
     assert run((1, 1, 1), (32, 1, 1), dynamic=(48 << 10) + 4) == invalid_value
     assert run((1, 1, 1), (32, 1, 1), dynamic=(48 << 10) + 4, allowed=64 << 10) == 0
     assert run((1, 1, 1), (32, 1, 1), allowed=228 << 10) == invalid_value
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_barrier_does_not_wait_for_exited_threads(
+    libraries: Mapping[str, HostLibrary], name: str
+) -> None:
+    out = np.zeros(40, np.int32)
+    for seed in range(10):
+        libraries[name].configure(schedule_seed=seed)
+        out[:] = 0
+        assert libraries[name].cdll.run_early_return(ctypes.c_void_p(out.ctypes.data)) == 0
+        assert (out == 7).all()
 
 
 RACES = {

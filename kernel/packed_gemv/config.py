@@ -6,10 +6,11 @@ the tuned tables in ``configs/`` are data that :func:`select` reads.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from packed_gemv.fragments import K_BLOCK, TOKENS
@@ -97,7 +98,7 @@ class Config:
         count, parts = blocks(k, K_BLOCK), self.s * self.nw
         share, extra = divmod(count, parts)
         starts = [part * share + min(part, extra) for part in range(parts + 1)]
-        return [range(a, b) for a, b in zip(starts, starts[1:])]
+        return [range(a, b) for a, b in itertools.pairwise(starts)]
 
     def require_even(self, k: int) -> None:
         """Check that every warp makes only whole trips, as chapter 5's walk assumes.
@@ -129,7 +130,7 @@ class Config:
         return True
 
 
-@lru_cache(maxsize=None)
+@cache
 def _table(dual: bool) -> dict[tuple[int, int], tuple[int, int, int]]:
     rows = json.loads((_TABLES / "sm_90a.json").read_text())["dual" if dual else "single"]
     return {(n, k): (nw, u, s) for n, k, nw, u, s in rows}

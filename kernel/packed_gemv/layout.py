@@ -112,16 +112,16 @@ class PackedWeight:
         return unpack(self.data, self.n, self.k)
 
 
-def _permuted(array: Array, axes: tuple[int, ...]) -> Array:
+def _permuted(array: Any, axes: tuple[int, ...]) -> Any:
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array.transpose(axes))
     return array.permute(axes).contiguous()
 
 
-def _zero_padded(weight: Array, rows: int, columns: int) -> Array:
+def _zero_padded(weight: Any, rows: int, columns: int) -> Any:
     n, k = weight.shape
     if isinstance(weight, np.ndarray):
-        padded = np.zeros((rows, columns), weight.dtype)
+        padded: Any = np.zeros((rows, columns), weight.dtype)
     else:
         padded = weight.new_zeros((rows, columns))
     padded[:n, :k] = weight

@@ -308,7 +308,11 @@ def _as_rows(name: str, tensor: Tensor, m: int, columns: int) -> Tensor:
         rows = tensor if tensor.ndim == 2 else tensor.view(m, columns)
     except RuntimeError:
         rows = None
-    if rows is None or (columns > 1 and rows.stride(1) != 1) or 1 < m and rows.stride(0) < columns:
+    if (
+        rows is None
+        or (columns > 1 and rows.stride(1) != 1)
+        or (m > 1 and rows.stride(0) < columns)
+    ):
         raise ValueError(
             f"{name} with shape {tuple(tensor.shape)} and strides {tensor.stride()} must be rows "
             f"of {columns} adjacent elements, one stride of at least {columns} apart; "

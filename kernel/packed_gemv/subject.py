@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
 from lanecheck.errors import BadInput
-from lanecheck.native import mma_chain
+from lanecheck.native import mma_chains
 from lanecheck.real import Call, Missing, RealRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
 from lanecheck.tensorcore import TensorCore
-
 from packed_gemv import recipe
 from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips
 from packed_gemv.emulator import Problem, bf16_to_float64, emulate
@@ -47,10 +47,7 @@ class BitExact:
         self._core = core
 
     def chains(self, a: Any, b: Any, slices: list[range]) -> npt.NDArray[np.float32]:
-        chains = [
-            mma_chain(self._core, a[:, p.start : p.stop], b[:, p.start : p.stop]) for p in slices
-        ]
-        return np.stack(chains)
+        return mma_chains(self._core, a, b, slices)
 
     def exact(self) -> bool:
         return False
@@ -177,9 +174,7 @@ class PackedGemv:
         return {f"y{i}": bits for i, bits in enumerate(outputs)}
 
     def bench_params(self) -> list[Params]:
-        return [
-            self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)
-        ]
+        return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
 
     def traffic(self, params: Params) -> int:
         m, n, k, mats = *(int(params[axis]) for axis in "mnk"), 1 + int(params["dual"])

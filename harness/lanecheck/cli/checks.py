@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -181,14 +180,15 @@ def faults(
     loaded = read_matrix(path)
     reference = subject or loaded.subject
     kernel = load(reference)
-    folder = faults_of(kernel)
+    folder, recipe = faults_of(kernel), kernel.recipe
+    assert recipe is not None
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
     target = Target(reference, "host", loaded.devices["host"].mma)
     executor, toolchain, records = LocalExecutor(workers), Toolchain(), []
     with Progressing(out) as listener:
         listener.stage("break on purpose", len(chosen))
         for fault in chosen:
-            score = scoreboard.score(fault, target, kernel.recipe, toolchain, executor, seed)
+            score = scoreboard.score(fault, target, recipe, toolchain, executor, seed)
             records.append(fault_record(score))
             listener.advance(len(records), fault.id)
     table = Table("fault", "verdict", "cases", "noticed by (failing cases)", "silent")

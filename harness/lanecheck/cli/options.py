@@ -44,7 +44,6 @@ VariantOption = Annotated[str, typer.Option("--variant", help="Host build: plain
 JsonOption = Annotated[Optional[Path], typer.Option("--json", help="Write the result here.")]
 
 
-
 def matrix_path(path: Path | None) -> Path:
     """The matrix.yaml that was named, or the nearest one upwards."""
     return (path or matrices.find()).resolve()

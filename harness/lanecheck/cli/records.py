@@ -74,9 +74,7 @@ def bench(
         environment=model.environment(
             toolchain.nvcc_version, toolchain.cxx_version, [found.name for found in gpus]
         ),
-        cells=[
-            CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)
-        ],
+        cells=[CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)],
         bench=done,
     )
     target = json_file or store.place(report, root, record)

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lanecheck.build import build_host
+from lanecheck.build import Recipe, build_host
 from lanecheck.campaign import Budget, fuzz
 from lanecheck.executor import Executor
 from lanecheck.faults.catalogue import Fault
-from lanecheck.subject import Recipe
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Failure, Target
 
@@ -64,9 +63,7 @@ def score(
     for variant in fault.variants:
         library = build_host(recipe, variant, toolchain, overlay).path
         result.libraries[variant] = library
-        faulty = Target(
-            target.subject, target.device, target.capabilities[-1:], library, variant
-        )
+        faulty = Target(target.subject, target.device, target.capabilities[-1:], library, variant)
         seen = fuzz(faulty, Budget(CASES[variant]), seed, executor, batch=50)
         result.cases += seen.cases
         noticed = {(failure.line, failure.verdict.oracle) for failure in seen.failures}
@@ -74,4 +71,3 @@ def score(
         for failure in seen.failures:
             result.first.setdefault(failure.verdict.oracle, failure)
     return result
-

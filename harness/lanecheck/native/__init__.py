@@ -1,7 +1,7 @@
 """The tensor core models in C++, for volume; compiled on first use by this machine's compiler.
 
 Same bits as :meth:`lanecheck.tensorcore.TensorCore.mma`, four orders of magnitude faster. The
-library lands in ``$LANECHECK_CACHE`` or ``~/.cache/lanecheck`` under a name that changes with its
+library lands in lanecheck's cache under a name that changes with its
 sources, the flags and the compiler.
 """
 
@@ -12,9 +12,9 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lanecheck.tensorcore import AMPERE, HOPPER, TensorCore, check_operand
+from lanecheck.toolchain import cache_root, find_cxx
 
 _INCLUDE = Path(__file__).parent.parent / "simt" / "include"
 
-_COMPILERS = ("g++", "clang++", "c++")
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 _SOURCE = Path(__file__).parent / "volume.cpp"
 _HEADERS = (_INCLUDE / "lanecheck" / "mma.h", _INCLUDE / "lanecheck" / "mma_plain.h")
 _MODELS = (AMPERE, HOPPER)  # in the order of mma.h's enum
-
-
-class NoCompiler(RuntimeError):
-    """This machine has no C++ compiler to build the native library with."""
 
 
 def mma_batch(
@@ -59,12 +55,28 @@ def mma_batch(
     return d
 
 
-def mma_chain(
-    model: TensorCore, a: NDArray[np.uint16], b: NDArray[np.uint16], *, threads: int = 1
+def mma_chains(
+    model: TensorCore,
+    a: NDArray[np.uint16],
+    b: NDArray[np.uint16],
+    slices: Sequence[range],
+    *,
+    threads: int = 1,
 ) -> NDArray[np.float32]:
-    """Every row's chain against every column's: a [R, L, 16, 16], b [C, L, 16, 8] to [R, C, 16, 8].
+    """Every row's chains against every column's, one for each slice of the steps.
 
-    Each chain starts from +0 and accumulates ``mma(a[r, l], b[c, l], acc)`` in the order of l.
+    Each chain starts from +0 and accumulates ``mma(a[r, l], b[c, l], acc)`` for l in its slice.
+
+    Args:
+        a: ``[R, L, 16, 16]`` BF16 bits. b: ``[C, L, 16, 8]``.
+        slices: P contiguous ranges within 0…L; an empty one gives +0.
+        threads: at most this many.
+
+    Returns:
+        ``[P, R, C, 16, 8]``.
+
+    Raises:
+        ValueError: if shapes, slices or threads cannot be right.
     """
     _check(a=a, b=b, leading=2)
     if a.shape[1] != b.shape[1]:
@@ -72,33 +84,32 @@ def mma_chain(
     if threads < 1:
         raise ValueError(f"threads should be at least 1, not {threads}")
     rows, length, columns = a.shape[0], a.shape[1], b.shape[0]
-    d = np.empty((rows, columns, 16, 8), np.float32)
+    for part in slices:
+        if part.step != 1 or not 0 <= part.start <= part.stop <= length:
+            raise ValueError(f"{part} is not a slice of {length} steps")
+    bounds = np.array([(part.start, part.stop) for part in slices], np.uintp).reshape(-1, 2)
+    d = np.empty((len(slices), rows, columns, 16, 8), np.float32)
     a, b = map(np.ascontiguousarray, (a, b))
-    sizes = rows, columns, length
-    pointers = a.ctypes.data, b.ctypes.data, d.ctypes.data
-    if build().lanecheck_mma_chain(_index(model), *sizes, *pointers, threads) != 0:
+    sizes = rows, columns, length, len(slices)
+    pointers = bounds.ctypes.data, a.ctypes.data, b.ctypes.data, d.ctypes.data
+    if build().lanecheck_mma_chains(_index(model), *sizes, *pointers, threads) != 0:
         raise MemoryError(f"{columns} x {length} decoded fragments of b do not fit in memory")
     return d
 
 
 @functools.cache
 def build(*flags: str) -> ctypes.CDLL:
-    """The library, compiled unless the cache has it; ``flags`` come after the usual ones."""
-    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if compiler is None:
-        raise NoCompiler(
-            f"the native tensor core needs a C++17 compiler: none of {', '.join(_COMPILERS)} "
-            "is on PATH; install one (for example g++), or use lanecheck.tensorcore"
-        )
+    """The library, compiled unless the cache has it; ``flags`` come after the usual ones.
+
+    Raises:
+        CannotRun: if this machine has no C++ compiler.
+    """
+    compiler = str(find_cxx(os.environ))
     command = [compiler, *_FLAGS, *flags, f"-I{_INCLUDE}", str(_SOURCE), "-o"]
-    path = _cache() / f"volume-{_key(compiler, *_FLAGS, *flags)}.so"
+    path = cache_root() / "native" / f"volume-{_key(compiler, *_FLAGS, *flags)}.so"
     if not path.exists():
         _compile(command, path)
     return _declare(ctypes.CDLL(str(path)))
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("LANECHECK_CACHE") or Path.home() / ".cache" / "lanecheck")
 
 
 def _key(compiler: str, *flags: str) -> str:
@@ -126,17 +137,9 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     for function in (library.lanecheck_mma_batch, library.lanecheck_mma_batch_plain):
         function.argtypes = [ctypes.c_int, size, pointer, pointer, pointer, pointer]
         function.restype = None
-    library.lanecheck_mma_chain.argtypes = [
-        ctypes.c_int,
-        size,
-        size,
-        size,
-        pointer,
-        pointer,
-        pointer,
-        ctypes.c_uint,
-    ]
-    library.lanecheck_mma_chain.restype = ctypes.c_int
+    chains = library.lanecheck_mma_chains
+    chains.argtypes = [ctypes.c_int, *[size] * 4, *[pointer] * 4, ctypes.c_uint]
+    chains.restype = ctypes.c_int
     return library
 
 

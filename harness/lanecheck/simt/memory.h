@@ -89,6 +89,7 @@ class Arena {
     r->name[n] = 0;
     r->readonly = readonly;
     r->live = true;
+    r->shared = false;
     live_.push_back(r);
     fill_words(r->base, bytes, poison(seed));
     return r;
@@ -122,7 +123,7 @@ class Arena {
   Region* find(const void* p) {
     const size_t page =
         (reinterpret_cast<uintptr_t>(p) - reinterpret_cast<uintptr_t>(base_)) / kPage;
-    return page < owner_.size() ? &regions_[owner_[page]] : nullptr;
+    return page < owner_.size() ? owner_[page] : nullptr;
   }
 
   // For an address far from everything: the live buffer that is least far.
@@ -202,8 +203,8 @@ class Arena {
     if ((first + pages + 2) * kPage > kReserved) return nullptr;
     char* begin = base_ + (first + 1) * kPage;
     if (mprotect(begin, pages * kPage, PROT_READ | PROT_WRITE)) return nullptr;
-    owner_.resize(first + pages + 2, static_cast<uint32_t>(regions_.size()));
     regions_.emplace_back();
+    owner_.resize(first + pages + 2, &regions_.back());
     Region& r = regions_.back();
     r.begin = begin;
     r.end = begin + pages * kPage;
@@ -237,7 +238,7 @@ class Arena {
 
   char* base_ = nullptr;
   std::deque<Region> regions_;
-  std::vector<uint32_t> owner_;  // page of the arena -> region
+  std::vector<Region*> owner_;  // by page of the arena
   std::map<size_t, std::vector<Region*>> free_;
   std::vector<Region*> live_;
 };

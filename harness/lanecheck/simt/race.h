@@ -88,8 +88,7 @@ struct ThreadHistory {
   View view;  // beyond what the whole CTA has
 };
 
-// --- shadow memory: for every two bytes, who accessed them last
-// -----------------------------------
+// --- shadow memory: for every two bytes, who accessed them last ---------------------------------
 
 // `where` holds the code address, whether the read was strong, and which of the two bytes.
 struct Stamp {
@@ -210,9 +209,9 @@ class Detector {
     ThreadHistory& t = *f.history;
     const View& cta = f.cta->history->view;
     for (int s = 0; s < kScopes; s++) {
-      // At scope cta each CTA has a ledger of its own.
-      const uint64_t owner = s == 0 ? f.cta->id + uint64_t{1} : 0;
-      const uint64_t key = reinterpret_cast<uintptr_t>(p) ^ owner << 48;
+      // At scope cta, and in shared memory, each CTA has a ledger of its own.
+      const uint64_t owner = s == 0 || is_shared(p) ? f.cta->id + uint64_t{1} : 0;
+      const uint64_t key = (reinterpret_cast<uintptr_t>(p) ^ owner << 48) * 2 + s;
       const bool releases = writes && !(cta.released[s].empty() && t.view.released[s].empty());
       const auto found = passed_on_.find(key);
       if (reads && found != passed_on_.end()) t.view.pending[s].join(found->second);
@@ -265,6 +264,13 @@ class Detector {
     Cell* cells = new_shadow(bytes);
     if (cells) shadows_.push_back({cells, (bytes / 2 + 1) * sizeof(Cell)});
     return cells;
+  }
+
+  static bool is_shared(const void* address) {
+    const char* p = static_cast<const char*>(address);
+    if (static_cast<size_t>(p - simt_shared_begin) < static_shared_bytes()) return true;
+    const Region* r = machine.arena.find(p);
+    return r && r->shared;
   }
 
   // The segment of the thread that runs.

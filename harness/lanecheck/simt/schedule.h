@@ -118,7 +118,7 @@ struct Cta {
   race::CtaHistory* history = nullptr;
 };
 
-class Machine {
+class __attribute__((visibility("hidden"))) Machine {
  public:
   // --- settings
   Random random;
@@ -182,6 +182,7 @@ class Machine {
   Context host_;
   Stacks stacks_;
   Cta* loaded_ = nullptr;  // whose static shared memory is in place
+  uint32_t slots_ = 0;     // resident CTAs of this launch
   uint64_t ready_ctas_ = 0;
   unsigned current_cta_ = 0;
   Warp* current_warp_ = nullptr;
@@ -198,8 +199,7 @@ extern Machine machine;
 
 inline size_t static_shared_bytes() { return simt_shared_end - simt_shared_begin; }
 
-// --- choosing who runs
-// ----------------------------------------------------------------------------
+// --- choosing who runs --------------------------------------------------------------------------
 
 inline Fiber* Machine::choose() {
   if (--until_check_ == 0 && !check_progress()) return nullptr;
@@ -289,8 +289,7 @@ inline void Machine::poll(bool changed) {
   yield();
 }
 
-// --- CTAs
-// -----------------------------------------------------------------------------------------
+// --- CTAs ---------------------------------------------------------------------------------------
 
 inline void Machine::load(Cta& c) {
   blockIdx = c.index;
@@ -377,11 +376,11 @@ inline void Machine::run(const detail::Launch& l) {
   launch = &l;
   threads = l.block.x * l.block.y * l.block.z;
   const uint32_t total = l.grid.x * l.grid.y * l.grid.z;
-  const uint32_t slots = residents < total ? residents : total;
+  slots_ = residents < total ? residents : total;
   const uint32_t warps = (threads + 31) / 32;
-  if (ctas.size() < slots) ctas.resize(slots);
-  stacks_.reserve(size_t{slots} * warps * 32);
-  for (uint32_t s = 0; s < slots; s++) {
+  if (ctas.size() < slots_) ctas.resize(slots_);
+  stacks_.reserve(size_t{slots_} * warps * 32);
+  for (uint32_t s = 0; s < slots_; s++) {
     Cta& c = ctas[s];
     c.slot = s;
     c.fibers.resize(warps * 32);
@@ -427,12 +426,12 @@ inline void Machine::run(const detail::Launch& l) {
   launch_switches_ = idle_checks_ = 0;
   describe_host(host_);
   arena.begin_launch();
-  for (uint32_t s = 0; s < slots; s++) {
+  for (uint32_t s = 0; s < slots_; s++) {
     start(ctas[s], order[s]);
     race::cta_started(ctas[s]);
   }
   current_warp_ = &ctas[0].warps[0];
-  for (uint32_t next = slots, done = 0; done < total; done++) {
+  for (uint32_t next = slots_, done = 0; done < total; done++) {
     busy = 0;
     go(choose());
     busy = 1;
@@ -449,8 +448,7 @@ inline void Machine::run(const detail::Launch& l) {
   switches += kCheckEvery - until_check_;
 }
 
-// --- the barrier
-// ----------------------------------------------------------------------------------
+// --- the barrier --------------------------------------------------------------------------------
 
 // All threads that have not exited must arrive, as on sm_70 and later, and at the same line: CUDA
 // allows __syncthreads() under a condition only if the condition is the same for the whole block.
@@ -519,8 +517,7 @@ inline void Machine::open_barrier(Cta& c) {
   race::barrier_opened(c);
 }
 
-// --- errors
-// ---------------------------------------------------------------------------------------
+// --- errors -------------------------------------------------------------------------------------
 
 inline Text& Machine::fail(const char* kind, const Fiber* f, int line) {
   report = Report();
@@ -573,7 +570,8 @@ inline void Machine::memory_error(const char* p, const char* access) {
 
 // What was written around it, at any time in the launch, and hit no inaccessible page.
 inline void Machine::check_dynamic_shared() {
-  for (const Cta& c : ctas) {
+  for (uint32_t s = 0; s < slots_; s++) {
+    const Cta& c = ctas[s];
     if (report.kind || !c.dynamic) continue;
     const long long at = Arena::damage(*c.dynamic);
     if (at == Arena::kIntact) continue;
@@ -628,8 +626,9 @@ inline void add_lanes(Text& text, uint32_t lanes) {  // 0-4,7
 
 // Nobody can go on. Names the collective most lanes of a warp wait at, and where the others are.
 inline void Machine::describe_deadlock() {
-  for (Cta& c : ctas) {
-    if (c.slot >= residents || !c.alive) continue;
+  for (uint32_t s = 0; s < slots_; s++) {
+    Cta& c = ctas[s];
+    if (!c.alive) continue;
     for (Warp& w : c.warps) {
       const Fiber* waits = nullptr;
       uint32_t here = 0;

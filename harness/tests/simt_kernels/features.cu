@@ -2,8 +2,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-// --- values
-// ---------------------------------------------------------------------------------------
+// --- values -------------------------------------------------------------------------------------
 
 __global__ void warp_functions(int* out) {
   const int tid = threadIdx.x + blockDim.x * threadIdx.y, lane = tid % 32;
@@ -46,7 +45,15 @@ __global__ void whoami(unsigned* out) {
   out[block * size + thread] = mine * size + thread;
 }
 
-// --- orders
+// --- orders -------------------------------------------------------------------------------------
+__global__ void early_return(int* out) {  // those who have left are not waited for
+  __shared__ int value;
+  if (threadIdx.x >= 40) return;
+  if (threadIdx.x == 39) value = 7;
+  __syncthreads();
+  out[threadIdx.x] = value;
+}
+
 // ---------------------------------------------------------------------------------------
 
 enum Order {
@@ -149,8 +156,7 @@ __global__ void orders(int order, int* data, unsigned* flags, unsigned char* byt
   }
 }
 
-// --- C ABI
-// ----------------------------------------------------------------------------------------
+// --- C ABI --------------------------------------------------------------------------------------
 
 static cudaLaunchConfig_t config(dim3 grid, dim3 block, size_t dynamic = 0) {
   cudaLaunchConfig_t c = {};
@@ -171,6 +177,10 @@ extern "C" int run_round_trip(const float* in, unsigned short* bits, float* out,
 extern "C" int run_atomics(unsigned* u, float* f) {
   const cudaLaunchConfig_t c = config(4, 64);
   return cudaLaunchKernelEx(&c, atomics, u, f);
+}
+extern "C" int run_early_return(int* out) {
+  const cudaLaunchConfig_t c = config(1, 128);
+  return cudaLaunchKernelEx(&c, early_return, out);
 }
 extern "C" int run_whoami(unsigned* out, int gx, int gy, int gz, int bx, int by, int bz,
                           size_t dynamic, int allowed) {

@@ -1,13 +1,15 @@
-// y[M, N] = x[M, K] · W[N, K]ᵀ for 1…64 tokens, W packed so that one 16-byte load is one A fragment.
+// y[M, N] = x[M, K] · W[N, K]ᵀ for 1…64 tokens, W packed so that one 16-byte load is one A
+// fragment.
 //
-// A CTA owns 16 rows of W (blockIdx.x) and one of S slices of K (blockIdx.y); its NW warps share that
-// slice. Each warp streams its own run of 32-wide K blocks through the tensor core, U blocks a trip;
-// shared memory then adds the warps in order, and for S > 1 the CTA that arrives last adds the slices
-// in order. The order of every addition follows from (K, NW, S) alone.
+// A CTA owns 16 rows of W (blockIdx.x) and one of S slices of K (blockIdx.y); its NW warps share
+// that slice. Each warp streams its own run of 32-wide K blocks through the tensor core, U blocks a
+// trip; shared memory then adds the warps in order, and for S > 1 the CTA that arrives last adds
+// the slices in order. The order of every addition follows from (K, NW, S) alone.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
 #include <numeric.cuh>
 #include <ptx.cuh>
 
@@ -15,10 +17,10 @@ namespace packed_gemv {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kRows = 16;          // rows of W in one fragment
-constexpr int kBlock = 32;         // k in one K block: two mma, one 16-byte load of x a lane
-constexpr int kUnits = 64;         // 16-byte units in one (row block, K block): 2 steps × 32 lanes
-constexpr int kTile = kRows * 8;   // accumulators of one mma: 16 rows × 8 tokens
+constexpr int kRows = 16;         // rows of W in one fragment
+constexpr int kBlock = 32;        // k in one K block: two mma, one 16-byte load of x a lane
+constexpr int kUnits = 64;        // 16-byte units in one (row block, K block): 2 steps × 32 lanes
+constexpr int kTile = kRows * 8;  // accumulators of one mma: 16 rows × 8 tokens
 constexpr int kMaxTokenBlocks = 8;
 constexpr int kMaxWarps = 16;
 
@@ -28,8 +30,8 @@ constexpr bool supported(int nb, int mats, int u) {
   return mats * (8 * u + 4 * nb) <= kFragmentRegisters;
 }
 
-// The reduction holds one tile per warp, token block and matrix: 512 bytes each, 16 KiB in all. Large
-// accumulators also want few warps: 16 of them leave each thread 128 registers, 8 leave 255.
+// The reduction holds one tile per warp, token block and matrix: 512 bytes each, 16 KiB in all.
+// Large accumulators also want few warps: 16 of them leave each thread 128 registers, 8 leave 255.
 constexpr int kMaxTiles = 32;
 constexpr int max_warps(int nb, int mats) {
   int warps = kMaxWarps;
@@ -38,20 +40,20 @@ constexpr int max_warps(int nb, int mats) {
 }
 
 struct Params {
-  const bf16* x;           // [M, K], rows ldx elements apart
-  const uint4* w[2];       // packed [RB, KB, 2, 32] units; w[1] only when DUAL
-  const bf16* bias[2];     // [N] or null
-  void* y[2];              // [M, N], rows ldy elements apart; y[1] only when DUAL and not fused
-  float* partials;         // S > 1: [RB, S, MATS, NB, 4, 32]
-  unsigned* arrivals;      // S > 1: [RB], zero at launch
+  const bf16* x;        // [M, K], rows ldx elements apart
+  const uint4* w[2];    // packed [RB, KB, 2, 32] units; w[1] only when DUAL
+  const bf16* bias[2];  // [N] or null
+  void* y[2];           // [M, N], rows ldy elements apart; y[1] only when DUAL and not fused
+  float* partials;      // S > 1: [RB, S, MATS, NB, 4, 32]
+  unsigned* arrivals;   // S > 1: [RB], zero at launch
   int m, n, k;
   long long ldx, ldy;
-  bool fused;              // DUAL: y[0] = silu(x · w[0]ᵀ) · (x · w[1]ᵀ)
-  bool out_fp32;           // y is FP32, otherwise BF16
+  bool fused;     // DUAL: y[0] = silu(x · w[0]ᵀ) · (x · w[1]ᵀ)
+  bool out_fp32;  // y is FP32, otherwise BF16
 };
 
-// A lane's eight activations k…k+7 of one token. What lies beyond K is 0 whatever memory holds there,
-// because 0 · NaN is not 0.
+// A lane's eight activations k…k+7 of one token. What lies beyond K is 0 whatever memory holds
+// there, because 0 · NaN is not 0.
 template <bool VEC>
 __device__ __forceinline__ uint4 load_x(const bf16* row, int k, int K) {
   if (VEC) {  // K, the row stride and the pointer are multiples of 16 bytes
@@ -95,9 +97,9 @@ __device__ __forceinline__ void trip(float (&acc)[MATS][NB][4], const uint4* con
   }
 }
 
-// Tells whether this CTA is the last of its row block to arrive. One thread calls it, after a barrier:
-// the first fence publishes what the whole CTA wrote before that barrier, the second makes what the
-// others published visible to all that follows this thread's next barrier.
+// Tells whether this CTA is the last of its row block to arrive. One thread calls it, after a
+// barrier: the first fence publishes what the whole CTA wrote before that barrier, the second makes
+// what the others published visible to all that follows this thread's next barrier.
 __device__ __forceinline__ bool arrive_last(unsigned* arrivals, unsigned expected) {
   __threadfence();
   const bool last = atomicAdd(arrivals, 1u) == expected - 1;
@@ -105,7 +107,8 @@ __device__ __forceinline__ bool arrive_last(unsigned* arrivals, unsigned expecte
   return last;
 }
 
-// Epilogue of element e of this CTA's tiles, e = (nb, register, lane) in the order of the fragments.
+// Epilogue of element e of this CTA's tiles, e = (nb, register, lane) in the order of the
+// fragments.
 template <int MATS>
 __device__ __forceinline__ void finish(const Params& p, float (&sum)[MATS], int rb, int e) {
   const int lane = e & 31, r = (e >> 5) & 3, nb = e / kTile;

@@ -1,8 +1,9 @@
 // From plain arguments to one instantiation of the kernel.
-#include "launch.h"
-
 #include <cuda_runtime.h>
+
 #include <gemv.cuh>
+
+#include "launch.h"
 
 namespace packed_gemv {
 namespace {
@@ -15,31 +16,46 @@ constexpr Kernel instance() {
   return nullptr;
 }
 
-// U groups loads and leaves every addition where it is, so the element path needs no more than U = 1.
+// U groups loads and leaves every addition where it is, so the element path needs no more than U
+// = 1.
 template <int NB, int MATS>
 Kernel choose_u(int u, bool vec) {
   if (!vec) return instance<NB, MATS, 1, false>();
   switch (u) {
-    case 1: return instance<NB, MATS, 1, true>();
-    case 2: return instance<NB, MATS, 2, true>();
-    case 4: return instance<NB, MATS, 4, true>();
-    case 8: return instance<NB, MATS, 8, true>();
-    default: return nullptr;
+    case 1:
+      return instance<NB, MATS, 1, true>();
+    case 2:
+      return instance<NB, MATS, 2, true>();
+    case 4:
+      return instance<NB, MATS, 4, true>();
+    case 8:
+      return instance<NB, MATS, 8, true>();
+    default:
+      return nullptr;
   }
 }
 
 template <int MATS>
 Kernel choose_nb(int nb, int u, bool vec) {
   switch (nb) {
-    case 1: return choose_u<1, MATS>(u, vec);
-    case 2: return choose_u<2, MATS>(u, vec);
-    case 3: return choose_u<3, MATS>(u, vec);
-    case 4: return choose_u<4, MATS>(u, vec);
-    case 5: return choose_u<5, MATS>(u, vec);
-    case 6: return choose_u<6, MATS>(u, vec);
-    case 7: return choose_u<7, MATS>(u, vec);
-    case 8: return choose_u<8, MATS>(u, vec);
-    default: return nullptr;
+    case 1:
+      return choose_u<1, MATS>(u, vec);
+    case 2:
+      return choose_u<2, MATS>(u, vec);
+    case 3:
+      return choose_u<3, MATS>(u, vec);
+    case 4:
+      return choose_u<4, MATS>(u, vec);
+    case 5:
+      return choose_u<5, MATS>(u, vec);
+    case 6:
+      return choose_u<6, MATS>(u, vec);
+    case 7:
+      return choose_u<7, MATS>(u, vec);
+    case 8:
+      return choose_u<8, MATS>(u, vec);
+    default:
+      return nullptr;
   }
 }
 

@@ -12,7 +12,8 @@
 
 extern "C" {
 
-// One launch. Strides count elements. The workspace belongs to this launch alone until it has ended.
+// One launch. Strides count elements. The workspace belongs to this launch alone until it has
+// ended.
 struct PackedGemvArgs {
   const void* x;        // [m, k] BF16, rows ldx apart, 2-byte aligned
   const void* w[2];     // packed BF16, 16-byte aligned; w[1] null unless dual
@@ -20,8 +21,8 @@ struct PackedGemvArgs {
   void* y[2];           // [m, n] FP32 or BF16, rows ldy apart; y[1] only when dual and not fused
   void* workspace;      // packed_gemv_workspace_bytes(), 16-byte aligned, any contents
   int64_t m, n, k, ldx, ldy;
-  int32_t nw, u, s;     // warps a CTA, K blocks a trip, slices of K
-  int32_t fused;        // dual: y[0] = silu(x · w[0]ᵀ) · (x · w[1]ᵀ)
+  int32_t nw, u, s;  // warps a CTA, K blocks a trip, slices of K
+  int32_t fused;     // dual: y[0] = silu(x · w[0]ᵀ) · (x · w[1]ᵀ)
   int32_t out_fp32;
 };
 
@@ -31,6 +32,7 @@ PACKED_GEMV_API cudaError_t packed_gemv_launch(const PackedGemvArgs* args, cudaS
 // Bytes of workspace that a launch needs; 0 when s is 1.
 PACKED_GEMV_API int64_t packed_gemv_workspace_bytes(const PackedGemvArgs* args);
 
-// Whether a kernel was built for nb blocks of 8 tokens, one or two matrices, nw warps and trips of u.
+// Whether a kernel was built for nb blocks of 8 tokens, one or two matrices, nw warps and trips of
+// u.
 PACKED_GEMV_API int32_t packed_gemv_supported(int32_t nb, int32_t mats, int32_t nw, int32_t u);
 }

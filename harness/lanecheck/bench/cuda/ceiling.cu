@@ -16,15 +16,17 @@ __device__ __forceinline__ uint4 load(const uint4* p) {
   return v;
 }
 
-// A CTA reads tiles of UNROLL vectors a thread, grid-stride; all loads of a tile are in flight at once.
-// Each warp's sum depends on every word, so no load can be elided. With `keep` the sums are stored, so
-// that the host can check that every byte was read once; without it, one warp in 2^32 stores.
+// A CTA reads tiles of UNROLL vectors a thread, grid-stride; all loads of a tile are in flight at
+// once. Each warp's sum depends on every word, so no load can be elided. With `keep` the sums are
+// stored, so that the host can check that every byte was read once; without it, one warp in 2^32
+// stores.
 template <int UNROLL>
 __global__ void read_kernel(const uint4* __restrict__ data, int64_t vectors, bool keep,
                             unsigned* __restrict__ sums) {
   const int64_t tile = int64_t{UNROLL} * blockDim.x;
   unsigned sum = 0;
-  for (int64_t first = blockIdx.x * tile + threadIdx.x; first < vectors; first += gridDim.x * tile) {
+  for (int64_t first = blockIdx.x * tile + threadIdx.x; first < vectors;
+       first += gridDim.x * tile) {
     uint4 v[UNROLL];
     if (first + tile - blockDim.x < vectors) {
 #pragma unroll
@@ -47,10 +49,10 @@ __global__ void read_kernel(const uint4* __restrict__ data, int64_t vectors, boo
 
 }  // namespace
 
-// Reads `vectors` 16-byte vectors. `threads` is a multiple of 32, `unroll` 4 or 8; `sums` holds a word
-// for each of the grid's warps. Returns a CUDA error code.
-LANECHECK_API int lanecheck_read(const void* data, int64_t vectors, int threads, int unroll, int ctas,
-                                 int keep, unsigned* sums, cudaStream_t stream) {
+// Reads `vectors` 16-byte vectors. `threads` is a multiple of 32, `unroll` 4 or 8; `sums` holds a
+// word for each of the grid's warps. Returns a CUDA error code.
+LANECHECK_API int lanecheck_read(const void* data, int64_t vectors, int threads, int unroll,
+                                 int ctas, int keep, unsigned* sums, cudaStream_t stream) {
   const auto kernel = unroll == 4 ? read_kernel<4> : unroll == 8 ? read_kernel<8> : nullptr;
   if (!kernel || threads < 32 || threads > 1024 || threads % 32 || ctas < 1) {
     return cudaErrorInvalidValue;

@@ -10,8 +10,7 @@
 #include <tuple>
 #include <utility>
 
-// --- Qualifiers
-// -----------------------------------------------------------------------------------
+// --- Qualifiers ---------------------------------------------------------------------------------
 
 #define __global__ static
 #define __device__
@@ -26,8 +25,7 @@
 // own copy. gcc ignores the attribute inside templates; shared.ld collects those.
 #define __shared__ static __attribute__((section("simt_shared")))
 
-// --- Built-in variables
-// ---------------------------------------------------------------------------
+// --- Built-in variables -------------------------------------------------------------------------
 
 // Constant for whoever can read them: the runtime sets them whenever a thread goes on.
 #pragma GCC visibility push(hidden)
@@ -35,8 +33,7 @@ extern const uint3 threadIdx, blockIdx, blockDim, gridDim;
 #pragma GCC visibility pop
 constexpr int warpSize = 32;
 
-// --- Synchronisation and warp functions
-// -----------------------------------------------------------
+// --- Synchronisation and warp functions ---------------------------------------------------------
 
 #define SIMT_LINE int line = __builtin_LINE()
 
@@ -92,8 +89,7 @@ SIMT_SHUFFLE(__shfl_down_sync, down)
 SIMT_SHUFFLE(__shfl_xor_sync, exclusive_or)
 #undef SIMT_SHUFFLE
 
-// --- Fences and atomics
-// ---------------------------------------------------------------------------
+// --- Fences and atomics -------------------------------------------------------------------------
 
 __forceinline__ void __threadfence_block() { simt::detail::fence(simt::detail::Scope::cta); }
 __forceinline__ void __threadfence() { simt::detail::fence(simt::detail::Scope::gpu); }
@@ -128,8 +124,7 @@ __forceinline__ unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
       simt::detail::atomic(simt::detail::Atomic::compare, p, 4, v, compare));
 }
 
-// --- Memory and arithmetic
-// ------------------------------------------------------------------------
+// --- Memory and arithmetic ----------------------------------------------------------------------
 
 template <typename T>
 __forceinline__ T __ldg(const T* p, SIMT_LINE) {
@@ -178,8 +173,7 @@ SIMT_MIN_MAX(unsigned long)
 SIMT_MIN_MAX(unsigned long long)
 #undef SIMT_MIN_MAX
 
-// --- Host API
-// -------------------------------------------------------------------------------------
+// --- Host API -----------------------------------------------------------------------------------
 
 enum cudaError_t {
   cudaSuccess = 0,

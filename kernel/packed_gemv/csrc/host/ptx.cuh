@@ -1,5 +1,5 @@
-// Host twins of ../ptx.cuh, for execution on a CPU. Trusted base: what only the asm can get wrong is
-// for silicon to show. The defaulted line numbers are the callers', for diagnostics.
+// Host twins of ../ptx.cuh, for execution on a CPU. Trusted base: what only the asm can get wrong
+// is for silicon to show. The defaulted line numbers are the callers', for diagnostics.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,9 @@
 
 namespace packed_gemv {
 
-inline uint4 ld_stream(const uint4* p, int line = __builtin_LINE()) { return simt::load16(p, line); }
+inline uint4 ld_stream(const uint4* p, int line = __builtin_LINE()) {
+  return simt::load16(p, line);
+}
 
 inline void mma16816(float (&d)[4], const uint4& a, unsigned b0, unsigned b1,
                      int line = __builtin_LINE()) {
