@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,22 @@ def lock(session: nox.Session) -> None:
         *map(str, PROJECTS),
         *("--output-file", str(LOCK)),
     )
+
+
+@nox.session(default=False)
+def readme(session: nox.Session) -> None:
+    """Run the README's commands and put what they print into its output blocks."""
+    _prepare(session, *MODEL)
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", **_sources(session)}
+
+    def rerun(block: re.Match[str]) -> str:
+        words = shlex.split(block[1])
+        said = session.run("python", "-m", *words, env=environment, silent=True, stderr=None)
+        return f"<!-- output: {block[1]} -->\n```\n{str(said).strip()}\n```"
+
+    path = ROOT / "README.md"
+    pattern = r"<!-- output: (.+?) -->\n```\n.*?```"
+    path.write_text(re.sub(pattern, rerun, path.read_text(), flags=re.DOTALL))
 
 
 # What the sessions share --------------------------------------------------------------------------

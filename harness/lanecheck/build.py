@@ -41,6 +41,10 @@ class Recipe(Protocol):
     def root(self) -> Path:
         """The folder with the CUDA sources; everything below it is hashed."""
 
+    @property
+    def twins(self) -> Sequence[Path]:
+        """Folders of host twins: reports name their callers instead."""
+
     def device(self, nvcc: Path, gencode: Sequence[str], source: Path, out: Path) -> list[str]:
         """The command that compiles ``source`` to a shared library ``out``.
 

@@ -8,6 +8,7 @@ means the same whatever later becomes of the generator.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from lanecheck.values import REGIMES
 T = TypeVar("T")
 
 SIDES = ("upper", "lower")
-_OWN = ("regime", "side", "seed")  # axes that the harness adds to the subject's
+_SEEDS = 2**32
 
 
 @dataclass(frozen=True)
@@ -99,22 +100,30 @@ def parse(line: str, subject: Subject) -> Case:
     Raises:
         BadInput: if the line is not one of this subject's; the message names the word.
     """
-    name, *words = line.split()
+    name, *words = line.split() or [""]
     if name != subject.name:
         raise BadInput(f"the line is of subject '{name}', not '{subject.name}'; give --subject")
+    known = case(subject, 0, 0).params
     params: dict[str, int | str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not value:
             raise BadInput(f"'{word}' in the case line is not of the form name=value")
-        params[key] = int(value) if value.lstrip("-").isdigit() else value
-    known = case(subject, 0, 0).params
-    for key in known.keys() - params.keys():
-        raise BadInput(f"the case line lacks {key}=…")
-    for key in params.keys() - known.keys():
-        raise BadInput(f"unknown '{key}' in the case line; known: {', '.join(known)}")
+        if key not in known:
+            raise BadInput(f"unknown '{key}' in the case line; known: {', '.join(known)}")
+        if key in params:
+            raise BadInput(f"the case line has {key}=… twice")
+        params[key] = int(value) if re.fullmatch(r"-?[0-9]+", value) else value
+        if isinstance(params[key], int) != isinstance(known[key], int):
+            wanted = "a number" if isinstance(known[key], int) else "a word"
+            raise BadInput(f"'{word}' in the case line: {key} is {wanted}")
+    for key in known:
+        if key not in params:
+            raise BadInput(f"the case line lacks {key}=…")
     if params["regime"] not in REGIMES or params["side"] not in SIDES:
         raise BadInput(f"regime is one of {', '.join(REGIMES)}; side is one of {', '.join(SIDES)}")
+    if not 0 <= int(params["seed"]) < _SEEDS:
+        raise BadInput(f"seed={params['seed']} in the case line: seeds are 0 to {_SEEDS - 1}")
     subject.tensors(params)
     return Case(name, params)
 
@@ -124,6 +133,6 @@ def _drawn(subject: Subject, draw: Draw) -> Case:
     params |= {
         "regime": draw.choice(REGIMES),
         "side": draw.choice(SIDES),
-        "seed": draw.integer(0, 2**32 - 1),
+        "seed": draw.integer(0, _SEEDS - 1),
     }
     return Case(subject.name, params)

@@ -1,7 +1,8 @@
 """Runs trials, each in a process of its own kind; a crash, a hang and a bad exit are verdicts.
 
 A trial holds a batch of cases, because a process costs more than a case. When a batch dies, its cases
-run again one by one, and the one that kills its process is named.
+run again one by one, and the one that kills its process is named. A batch that crashes although none
+of its cases does so alone is a failure too.
 """
 
 from __future__ import annotations
@@ -75,8 +76,13 @@ class LocalExecutor:
                 yield _died(trial, self._cause(death))
                 return
             singles = [(self._schedule(pool, single), single) for single in trial.singly()]
+            named = False
             for future, single in singles:
-                yield from self._outcome(pool, future, single)
+                for result in self._outcome(pool, future, single):
+                    named |= any(failure.verdict.oracle == ORACLE for failure in result.failures)
+                    yield result
+            if not named and isinstance(death, ProcessExpired):
+                yield _died_together(singles[0][1], len(singles), self._cause(death))
 
     def _cause(self, death: TimeoutError | ProcessExpired) -> str:
         if not isinstance(death, ProcessExpired):
@@ -88,10 +94,18 @@ class LocalExecutor:
 
 
 def _died(trial: Trial, evidence: str) -> Result:
+    return Result(cases=1, launches=1, failures=[_failure(trial, evidence)])
+
+
+def _died_together(first: Trial, count: int, cause: str) -> Result:
+    """The cases are counted already: each lives when it runs alone."""
+    evidence = f"{cause}, though no case of the batch does so alone: {count} cases from this one on"
+    return Result(failures=[_failure(first, evidence)])
+
+
+def _failure(trial: Trial, evidence: str) -> Failure:
     verdict = Verdict(ORACLE, Outcome.FAIL, evidence)
-    capability = ",".join(trial.target.capabilities)
-    failure = Failure(trial.lines[0], capability, verdict)
-    return Result(cases=1, launches=1, failures=[failure])
+    return Failure(trial.lines[0], ",".join(trial.target.capabilities), verdict)
 
 
 def _needs(target: Target) -> Mapping[str, str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,13 +159,31 @@ def load(reference: str) -> Subject:
         BadInput: if there is no such thing.
     """
     module, _, attribute = reference.partition(":")
-    if not attribute:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", reference):
         raise BadInput(f"subject '{reference}' is not of the form module:ATTRIBUTE")
+    if "" not in sys.path:
+        sys.path.append("")  # the current folder, whoever started Python
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except ImportError as error:
         raise BadInput(
             f"cannot import subject '{reference}': {error}; install the package that holds it"
         ) from error
-    except AttributeError as error:
-        raise BadInput(f"module '{module}' has no '{attribute}'") from error
+    if not hasattr(found, attribute):
+        raise BadInput(f"module '{module}' has no '{attribute}'")
+    subject: Subject = getattr(found, attribute)
+    return subject
+
+
+def recipe_of(subject: Subject) -> Recipe:
+    """How the subject is compiled.
+
+    Raises:
+        BadInput: if it is a callable.
+    """
+    if subject.recipe is None:
+        raise BadInput(
+            f"subject '{subject.name}' is a callable: there is nothing to build; "
+            "run lanecheck fuzz on it"
+        )
+    return subject.recipe

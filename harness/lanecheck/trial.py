@@ -14,9 +14,10 @@ import numpy as np
 
 from lanecheck import cases, oracles, simt
 from lanecheck.cases import Case
+from lanecheck.errors import LanecheckError
 from lanecheck.memory import CudaMemory, HeapMemory, Memory, SimtMemory
 from lanecheck.observation import POISON, Observation
-from lanecheck.subject import Bits, Buffer, Subject, load
+from lanecheck.subject import Bits, Buffer, Subject, load, recipe_of
 from lanecheck.tensorcore import TensorCore, model_for
 from lanecheck.values import draw_values
 from lanecheck.verdict import Verdict
@@ -182,7 +183,16 @@ def _observe(
             buffers[tensor.name] = Buffer(address + offset, view)
             regions[tensor.name] = (tensor, region, view)
         cdll = library.cdll if isinstance(library, simt.HostLibrary) else library
-        problems = memory.run(lambda stream: subject.launch(cdll, case.params, buffers, stream))
+
+        def launch(stream: int) -> str | None:
+            try:
+                return subject.launch(cdll, case.params, buffers, stream)
+            except LanecheckError:
+                raise
+            except (Exception, SystemExit) as error:
+                return f"{type(error).__name__}: {error}"
+
+        problems = memory.run(launch)
         outputs, strays = {}, {}
         for name, (tensor, region, view) in regions.items():
             if tensor.role != "output":
@@ -200,6 +210,6 @@ def _open(target: Target) -> tuple[simt.HostLibrary | ctypes.CDLL | None, Memory
     if target.library is None:
         return None, HeapMemory()
     if target.device == "host":
-        library = simt.HostLibrary(target.library)
+        library = simt.HostLibrary(target.library, recipe_of(load(target.subject)).twins)
         return library, SimtMemory(library)
     return ctypes.CDLL(str(target.library)), CudaMemory()

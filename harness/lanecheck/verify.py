@@ -18,20 +18,18 @@ from lanecheck import gpu, simt
 from lanecheck.build import (
     BuildFailed,
     Built,
-    Recipe,
     build_all,
     build_device,
     build_host,
 )
 from lanecheck.campaign import Budget, fuzz
-from lanecheck.errors import BadInput
 from lanecheck.executor import Executor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.inspect import Inspection, inspect
 from lanecheck.matrix import Arch, Device, Matrix
 from lanecheck.real import judge_real
 from lanecheck.reports import model as m
-from lanecheck.subject import Subject, load
+from lanecheck.subject import Subject, load, recipe_of
 from lanecheck.tensorcore import model_for
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Result, Target
@@ -79,7 +77,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         CannotRun: no compiler is to be had, so not even the host can be checked.
     """
     subject = load(plan.reference)
-    _recipe(subject)
+    recipe_of(subject)
     archs = list(plan.matrix.archs.values())
     faults = catalogue.load(subject.faults) if subject.faults else []
     check_archs(toolchain.nvcc, archs)
@@ -105,7 +103,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
     return m.Report(
         created=m.now(),
         subject=subject.name,
-        source=m.source_record(plan.root),
+        source=m.source_record(plan.root, recipe_of(subject).root),
         environment=m.environment(
             f"{toolchain.nvcc_version} ({toolchain.source})",
             toolchain.cxx_version,
@@ -121,15 +119,6 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         faults=fault_records,
         real=real,
     )
-
-
-def _recipe(subject: Subject) -> Recipe:
-    if subject.recipe is None:
-        raise BadInput(
-            f"subject '{subject.name}' is a callable: there is nothing to build; "
-            "run lanecheck fuzz on it"
-        )
-    return subject.recipe
 
 
 # Steps ----------------------------------------------------------------------------------------
@@ -148,7 +137,7 @@ def _build(
         listener.advance(done, label)
         return library
 
-    recipe = _recipe(subject)
+    recipe = recipe_of(subject)
     jobs: dict[str, Callable[[], Built]] = {
         arch.name: partial(build_device, recipe, arch, toolchain) for arch in archs
     }
@@ -241,7 +230,7 @@ def _break(
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
     records = []
     for fault in faults:
-        score = scoreboard.score(fault, target, _recipe(subject), toolchain, executor, plan.seed)
+        score = scoreboard.score(fault, target, recipe_of(subject), toolchain, executor, plan.seed)
         records.append(m.fault_record(score))
         listener.advance(len(records), fault.id)
     survived = [record.id for record in records if not record.killed]

@@ -46,7 +46,7 @@ def build_all(out: Path) -> Mapping[str, Path]:
         for k, v in kernels
     ]  # fmt: skip
     runtimes = {v: VARIANTS[v].runtime_flags for v in VARIANTS}
-    runtimes["ucontext"] = (*VARIANTS["plain"].runtime_flags, "-DSIMT_UCONTEXT")
+    runtimes["ucontext"] = (*VARIANTS["plain"].runtime_flags, "-DSIMT_UCONTEXT", "-O1")
     compiles += [
         ["g++", *flags, "-c", str(RUNTIME), "-o", str(out / f"runtime-{v}.o")]
         for v, flags in runtimes.items()

@@ -21,6 +21,7 @@ LOAD = r"^LDG\.E.*\.128"
 @dataclass(frozen=True)
 class SmallRecipe:
     root: Path = Path(__file__).parent / "data" / "small"
+    twins: tuple[Path, ...] = ()
     flags: tuple[str, ...] = ()
 
     def device(self, nvcc: Path, gencode: Sequence[str], source: Path, out: Path) -> list[str]:

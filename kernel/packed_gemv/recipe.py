@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 root = Path(__file__).parent / "csrc"
+twins = (root / "host",)
 
 _STANDARD = "-std=c++17"
 _SOURCE = "launch.cu"

@@ -59,6 +59,7 @@ class Recipe:
     """How the ceiling's library is compiled."""
 
     root = Path(__file__).parent / "cuda"
+    twins: tuple[Path, ...] = ()
 
     def device(self, nvcc: Path, gencode: Sequence[str], source: Path, out: Path) -> list[str]:
         targets = [f"-gencode={code}" for code in gencode]

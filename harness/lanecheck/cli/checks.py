@@ -36,7 +36,7 @@ from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.reports import model, store
 from lanecheck.reports.model import Report, Status, campaign_record, fault_record
-from lanecheck.subject import load
+from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target, Trial
@@ -107,7 +107,7 @@ def fuzz(
 
     Example: lanecheck fuzz --cases 2000 --seed 7
     """
-    loaded = read_matrix(path)
+    loaded = read_matrix(path, subject)
     target = read_target(loaded, subject or loaded.subject, variant, device, arch, fault)
     limit = read_budget(cases, budget)
     with Progressing(out) as listener:
@@ -146,7 +146,7 @@ def replay(
 
     Example: lanecheck replay 'packed_gemv m=8 n=64 k=512 … seed=7'
     """
-    loaded = read_matrix(path)
+    loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
     case = space.parse(line, load(reference))
     target = read_target(loaded, reference, variant, device, arch, fault)
@@ -180,8 +180,7 @@ def faults(
     loaded = read_matrix(path)
     reference = subject or loaded.subject
     kernel = load(reference)
-    folder, recipe = faults_of(kernel), kernel.recipe
-    assert recipe is not None
+    folder, recipe = faults_of(kernel), recipe_of(kernel)
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
     target = Target(reference, "host", loaded.devices["host"].mma)
     executor, toolchain, records = LocalExecutor(workers), Toolchain(), []

@@ -16,9 +16,9 @@ from lanecheck.build import NO_OVERLAY, BuildFailed, Built, build_all, build_dev
 from lanecheck.campaign import Budget
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.faults import catalogue
-from lanecheck.matrix import Arch, Matrix
+from lanecheck.matrix import Arch, Device, Matrix
 from lanecheck.reports.model import FailureRecord
-from lanecheck.subject import Subject, load
+from lanecheck.subject import Subject, load, recipe_of
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Target
 
@@ -49,9 +49,16 @@ def matrix_path(path: Path | None) -> Path:
     return (path or matrices.find()).resolve()
 
 
-def read_matrix(path: Path | None) -> Matrix:
-    """The matrix of :func:`matrix_path`."""
-    return matrices.load(matrix_path(path))
+def read_matrix(path: Path | None, subject: str | None = None) -> Matrix:
+    """The matrix of :func:`matrix_path`; where there is none, a subject is judged on the host."""
+    try:
+        found = matrix_path(path)
+    except BadInput:
+        if subject is None:
+            raise
+        host = Device(name="host", runner=("here",), pool=1, mma=("8.0", "9.0"))
+        return Matrix.model_construct(subject=subject, archs={}, devices={"host": host}, jobs={})
+    return matrices.load(found)
 
 
 def read_budget(cases: int, budget: str | None) -> Budget:
@@ -76,9 +83,7 @@ def built(
     loaded: Matrix, subject: Subject, only: list[str] | None, toolchain: Toolchain
 ) -> Iterator[tuple[Arch, Built]]:
     """Build the chosen archs side by side; raises the first failure after printing its log."""
-    recipe, archs = subject.recipe, chosen_archs(loaded, only)
-    if recipe is None:
-        raise BadInput(f"subject '{subject.name}' is a callable: there is nothing to build")
+    recipe, archs = recipe_of(subject), chosen_archs(loaded, only)
     check_archs(toolchain.nvcc, archs)
     jobs = [lambda arch=arch: build_device(recipe, arch, toolchain) for arch in archs]
     for arch, library in zip(archs, build_all(jobs)):

@@ -27,7 +27,7 @@ from lanecheck.errors import BadInput, CannotRun
 from lanecheck.reports import model, store
 from lanecheck.reports.model import CellRecord, Report, Status
 from lanecheck.site import pages
-from lanecheck.subject import load
+from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing
 from lanecheck.toolchain import Toolchain
 
@@ -52,7 +52,8 @@ def bench(
     devices = [name for name in here if loaded.devices[name].cc in loaded.archs[arch].loads_on]
     if not devices:
         raise CannotRun(f"no GPU of matrix.yaml that loads {arch} is on this machine")
-    ((_, library),) = built(loaded, load(reference), [arch], toolchain)
+    kernel = load(reference)
+    ((_, library),) = built(loaded, kernel, [arch], toolchain)
     with Progressing(out) as listener:
         listener.stage("bench")
         done = run_bench(
@@ -70,7 +71,7 @@ def bench(
     report = Report(
         created=model.now(),
         subject=done.subject,
-        source=model.source_record(root),
+        source=model.source_record(root, recipe_of(kernel).root),
         environment=model.environment(
             toolchain.nvcc_version, toolchain.cxx_version, [found.name for found in gpus]
         ),

@@ -7,6 +7,7 @@ clean; injecting a fault gives an overlay of changed files. A fault that no long
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +27,7 @@ class Rewrite(BaseModel):
 
     rule: dict[str, Any]
     fix: str
-    count: int = 1
+    count: int = Field(default=1, ge=1)
 
 
 class Fault(BaseModel):
@@ -56,21 +57,48 @@ class Fault(BaseModel):
         """The faulty text of each changed file, by its path below ``root``.
 
         Raises:
-            BadInput: if a rewrite matches another number of places than it says.
+            BadInput: if the fault no longer applies: its file is gone, a rewrite matches another
+                number of places than it says or the same place as another, or nothing changes.
         """
-        text = (root / self.file).read_text()
+        try:
+            text = (root / self.file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise self._stale(f"there is no {self.file} in {root}") from error
         tree = SgRoot(text, "cpp").root()
         edits = [edit for rewrite in self.rewrites for edit in self._edits(tree, rewrite)]
-        return {self.file: tree.commit_edits(edits)}
+        edits.sort(key=lambda edit: edit.start_pos)
+        for one, other in itertools.pairwise(edits):
+            if other.start_pos < one.end_pos:
+                raise self._stale(f"two of its rewrites change the same place in {self.file}")
+        faulty = tree.commit_edits(edits)
+        if faulty == text:
+            raise self._stale(f"it leaves {self.file} as it is")
+        return {self.file: faulty}
+
+    def _stale(self, reason: str) -> BadInput:
+        return BadInput(f"fault {self.id} no longer applies: {reason}; bring the fault up to date")
 
     def _edits(self, tree: SgNode, rewrite: Rewrite) -> list[Any]:
-        found = tree.find_all({"rule": rewrite.rule})
+        try:
+            found = tree.find_all({"rule": rewrite.rule})
+        except Exception as error:  # ast-grep has no type of its own
+            reason = " ".join(str(error).partition("Stack backtrace")[0].split())
+            raise BadInput(f"fault {self.id}: {rewrite.rule} is no rule: {reason}") from error
         if len(found) != rewrite.count:
-            raise BadInput(
-                f"fault {self.id} no longer applies: its rule {rewrite.rule} matches {len(found)} "
-                f"places in {self.file}, not {rewrite.count}; bring the fault up to date"
+            raise self._stale(
+                f"its rule {rewrite.rule} matches {len(found)} places in {self.file}, "
+                f"not {rewrite.count}"
             )
-        return [node.replace(_expanded(rewrite.fix, node)) for node in found]
+        return [node.replace(self._expanded(rewrite.fix, node)) for node in found]
+
+    def _expanded(self, fix: str, node: SgNode) -> str:
+        def captured(name: re.Match[str]) -> str:
+            match = node.get_match(name[1])
+            if match is None:
+                raise BadInput(f"fault {self.id}: its rule captures no {name[0]} for '{fix}'")
+            return str(match.text())
+
+        return re.sub(r"\$([A-Z_][A-Z0-9_]*)", captured, fix)
 
 
 def load(folder: Path) -> list[Fault]:
@@ -102,7 +130,7 @@ def _read(path: Path) -> Fault:
         fault = Fault.model_validate(yaml.safe_load(path.read_text()))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])) or "the file"
         raise BadInput(f"{path.name}: {where}: {first['msg']}") from error
     except yaml.YAMLError as error:
         raise BadInput(f"{path.name}: not YAML: {error}".replace("\n", " ")) from error
@@ -114,11 +142,3 @@ def _read(path: Path) -> Fault:
             f"{path.name}: unknown oracle '{unknown.pop()}'; known: {', '.join(oracles.NAMES)}"
         )
     return fault
-
-
-def _expanded(fix: str, node: SgNode) -> str:
-    def captured(name: re.Match[str]) -> str:
-        match = node.get_match(name[1])
-        return match.text() if match else name[0]
-
-    return re.sub(r"\$([A-Z_]+)", captured, fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lanecheck import __version__
 from lanecheck.bench.model import BenchRecord
+from lanecheck.build import tree
 from lanecheck.errors import BadInput
 from lanecheck.faults.scoreboard import Score
 from lanecheck.trial import Failure, Result, Target
@@ -110,10 +112,16 @@ class RealRecord(_Record):
 
 
 class SourceRecord(_Record):
-    """What was checked: the commit, and whether the tree differed from it."""
+    """What was checked: the commit, whether the tree differed from it, and the kernel's own files.
+
+    Attributes:
+        git_sha, dirty: None outside a git checkout.
+        sha256: of the names and contents of every file of the kernel's source folder.
+    """
 
     git_sha: str | None
     dirty: bool | None
+    sha256: str
 
 
 class Environment(_Record):
@@ -190,8 +198,8 @@ def fault_record(score: Score) -> FaultRecord:
     )
 
 
-def source_record(root: Path) -> SourceRecord:
-    """The commit of ``root``, unknown outside a git checkout."""
+def source_record(root: Path, sources: Path) -> SourceRecord:
+    """The commit of ``root``, unknown outside a git checkout, and the digest of ``sources``."""
 
     def git(*words: str) -> str | None:
         try:
@@ -204,7 +212,9 @@ def source_record(root: Path) -> SourceRecord:
 
     sha = git("rev-parse", "HEAD")
     changes = git("status", "--porcelain")
-    return SourceRecord(git_sha=sha, dirty=None if changes is None else bool(changes))
+    dirty = None if changes is None else bool(changes)
+    content = json.dumps(tree(sources)).encode()
+    return SourceRecord(git_sha=sha, dirty=dirty, sha256=hashlib.sha256(content).hexdigest())
 
 
 def environment(nvcc: str | None, cxx: str | None, gpus: list[str]) -> Environment:

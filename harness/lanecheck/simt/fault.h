@@ -19,10 +19,9 @@ class SignalGuard {
   SignalGuard() {
     active_ = this;
     thread_ = pthread_self();
-    static char stack[64 << 10];
     stack_t own = {};
-    own.ss_sp = stack;
-    own.ss_size = sizeof stack;
+    own.ss_sp = own_stack_;
+    own.ss_size = sizeof own_stack_;
     sigaltstack(&own, &stack_);
     struct sigaction action = {};
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
@@ -112,6 +111,7 @@ class SignalGuard {
   }
 
   static inline SignalGuard* active_ = nullptr;
+  static inline char own_stack_[64 << 10];
   pthread_t thread_;
   stack_t stack_;
   struct sigaction previous_[kFaults + 1];

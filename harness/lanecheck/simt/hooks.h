@@ -14,10 +14,10 @@
     simt::race::detector.access(p, bytes, simt::race::Access::write, SIMT_CALLER); \
   }                                                                                \
   SIMT_HOOK void __tsan_unaligned_read##bytes(void* p) {                           \
-    simt::race::detector.access(p, bytes, simt::race::Access::read, SIMT_CALLER);  \
+    simt::race::rare_access(p, bytes, simt::race::Access::read, SIMT_CALLER);      \
   }                                                                                \
   SIMT_HOOK void __tsan_unaligned_write##bytes(void* p) {                          \
-    simt::race::detector.access(p, bytes, simt::race::Access::write, SIMT_CALLER); \
+    simt::race::rare_access(p, bytes, simt::race::Access::write, SIMT_CALLER);     \
   }                                                                                \
   SIMT_HOOK void __tsan_volatile_read##bytes(void* p) {                            \
     simt::race::volatile_access(p, bytes, false, SIMT_CALLER);                     \
@@ -34,9 +34,16 @@
 
 namespace simt::race {
 
+// Out of line: the detector is worth a copy only where the time goes.
+__attribute__((noinline)) inline void rare_access(const void* p, size_t bytes, Access kind,
+                                                  uintptr_t pc) {
+  detector.access(p, bytes, kind, pc);
+}
+
 // A thread that polls lets others go on, now and then: before the access, for the hook precedes it
 // and what is observed here must be what is then read.
-inline void volatile_access(const void* p, unsigned bytes, bool writes, uintptr_t pc) {
+__attribute__((noinline)) inline void volatile_access(const void* p, unsigned bytes, bool writes,
+                                                      uintptr_t pc) {
   Fiber* f = machine.self;
   if (!f) return;
   f->site = pc;
@@ -53,10 +60,10 @@ SIMT_ACCESS_HOOKS(8)
 SIMT_ACCESS_HOOKS(16)
 
 SIMT_HOOK void __tsan_read_range(void* p, size_t bytes) {
-  if (bytes) simt::race::detector.access(p, bytes, simt::race::Access::read, SIMT_CALLER);
+  if (bytes) simt::race::rare_access(p, bytes, simt::race::Access::read, SIMT_CALLER);
 }
 SIMT_HOOK void __tsan_write_range(void* p, size_t bytes) {
-  if (bytes) simt::race::detector.access(p, bytes, simt::race::Access::write, SIMT_CALLER);
+  if (bytes) simt::race::rare_access(p, bytes, simt::race::Access::write, SIMT_CALLER);
 }
 
 SIMT_HOOK void __tsan_init() {}

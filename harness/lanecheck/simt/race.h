@@ -386,7 +386,8 @@ inline void cta_started(Cta& c) { detector.cta_started(c); }
 inline void barrier_opened(Cta& c) { detector.barrier_opened(c); }
 inline void warp_synchronised(Warp& w, uint32_t lanes) { detector.warp_synchronised(w, lanes); }
 inline void fence(detail::Scope scope) { detector.fence(scope); }
-inline void observe(const void* p, unsigned bytes, bool reads, bool writes) {
+__attribute__((noinline)) inline void observe(const void* p, unsigned bytes, bool reads,
+                                              bool writes) {
   detector.access(p, bytes, writes ? Access::atomic : Access::strong_read, machine.self->site);
   detector.observe(p, reads, writes);
 }

@@ -66,7 +66,7 @@ VARIANTS: Mapping[str, HostVariant] = MappingProxyType(
                 *_KERNEL, *_SANITIZERS, "-fsanitize-sections=simt_shared",
                 "-fno-omit-frame-pointer",
             ),
-            runtime_flags=(*_RUNTIME, *_SANITIZERS, "-fno-omit-frame-pointer"),
+            runtime_flags=(*_RUNTIME, *_SANITIZERS, "-fno-omit-frame-pointer", "-O1"),
             link_flags=(*_LINK, *_SANITIZERS),
             preload="libasan.so",
             env=MappingProxyType(
