@@ -235,18 +235,17 @@ class Raises(Ends):
         raise RuntimeError("no kernel image is available")
 
 
-class DiesInCompany(Ends):
+class DiesInCompany(Matmul):
     """At the fifth launch of its process, whatever the case."""
 
-    launches = 0
+    def __init__(self) -> None:
+        self._launches = 0
 
-    def launch(
-        self, library: Any, params: Params, buffers: Mapping[str, Buffer], stream: int
-    ) -> str | None:
-        self.launches += 1
-        if self.launches == 5:
+    def product(self, x: Bits, w: Bits, out: str) -> Bits:
+        self._launches += 1
+        if self._launches == 5:
             os._exit(4)
-        return super().launch(library, {**params, "k": 0}, buffers, stream)
+        return numpy_product(x, w, out)
 
 
 SUBJECT = Matmul()

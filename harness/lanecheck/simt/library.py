@@ -105,8 +105,9 @@ class HostLibrary:
         address = self._simt["simt_alloc"](name.encode(), nbytes, align, SIDES[side], readonly)
         if address is None:
             raise MemoryError(f"no room for {name}: {nbytes} bytes")
-        view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-        return Buffer(name, address, view)
+        # ctypes keeps every array type it ever made: so few sizes, of which numpy takes the front.
+        array = (ctypes.c_uint8 * (1 << nbytes.bit_length())).from_address(address)
+        return Buffer(name, address, np.frombuffer(memoryview(array), np.uint8, nbytes))
 
     def check(self) -> list[str]:
         """One line for each buffer around which something was written."""
