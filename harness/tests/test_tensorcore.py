@@ -381,7 +381,8 @@ def test_ampere_adds_slots_0_to_7_first_and_hopper_all_at_once(implementation) -
 def test_the_zero_exponent_bounds_what_a_sum_of_tiny_products_keeps(model, implementation) -> None:
     """Two products whose sum is exactly 2^-149, of which the smaller is one bit below the quantum.
 
-    With a zero exponent one lower, the result would be 2^-149: the operands that would measure it.
+    With a zero exponent one lower, or none, the result would be 2^-149. An H200 gave +0 for
+    hopper's operands, through the packed GEMV; ampere's wait for such a GPU.
     """
     below = model.zero_exponent - model.fraction_bits - 1  # -159 or -157
     ones = {-159: (33.0, 31.0), -157: (15.0, 17.0)}[below]  # 2^10 - 1, 2^8 - 1

@@ -62,6 +62,9 @@ class Problem:
         bias: one ``[N]`` array of BF16 bits, or None, per weight.
         fused: two weights: ``silu(x · W0ᵀ) · (x · W1ᵀ)`` as one output.
         out_fp32: FP32 output, otherwise BF16.
+
+    Raises:
+        ValueError: if the operands do not belong together.
     """
 
     x: _Array
@@ -69,6 +72,14 @@ class Problem:
     bias: tuple[_Array | None, ...]
     fused: bool = False
     out_fp32: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.bias) != len(self.weights) or len(self.weights) not in (1, 2):
+            raise ValueError(f"{len(self.weights)} weights and {len(self.bias)} biases")
+        if any((w.n, w.k) != (self.weights[0].n, self.x.shape[1]) for w in self.weights):
+            raise ValueError(f"x has K = {self.x.shape[1]}; the weights must have it too, and one N")
+        if self.fused and len(self.weights) != 2:
+            raise ValueError("fused takes two weights")
 
 
 def emulate(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_Array]:

@@ -10,14 +10,20 @@ from lanecheck.errors import BadInput
 from lanecheck.subject import Bits
 
 
+def check_names(outputs: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    """Refuse to compare with less than all outputs: a comparison of nothing is no pass."""
+    if outputs.keys() != expected.keys():
+        writes, expects = (", ".join(sorted(names)) or "nothing" for names in (outputs, expected))
+        raise BadInput(f"the subject writes {writes}, but expects {expects}")
+
+
 def first_difference(outputs: Mapping[str, Bits], expected: Mapping[str, Bits]) -> str | None:
     """None if all bits are equal, otherwise a sentence on the first element that differs.
 
     Raises:
         BadInput: if the subject does not expect exactly its outputs, each in its own shape.
     """
-    if outputs.keys() != expected.keys():
-        raise BadInput(f"the subject writes {_listed(outputs)}, but expects {_listed(expected)}")
+    check_names(outputs, expected)
     for name, want in expected.items():
         got = outputs[name]
         if got.shape != want.shape or got.dtype != want.dtype:
@@ -34,10 +40,6 @@ def first_difference(outputs: Mapping[str, Bits], expected: Mapping[str, Bits]) 
                 f"({differs.sum()} of {got.size} elements differ)"
             )
     return None
-
-
-def _listed(arrays: Mapping[str, Bits]) -> str:
-    return ", ".join(sorted(arrays)) or "nothing"
 
 
 def _shown(bits: np.generic) -> str:

@@ -10,7 +10,7 @@ bitwise equality and needs no knowledge of the kernel.
 from __future__ import annotations
 
 from lanecheck.observation import Observation
-from lanecheck.oracles.compare import first_difference
+from lanecheck.oracles.compare import check_names, first_difference
 from lanecheck.values import INTEGER_REGIMES, rounded_bits
 from lanecheck.verdict import Outcome, Verdict
 
@@ -24,6 +24,7 @@ def judge(observation: Observation) -> Verdict | None:
     if not observation.subject.sums(params):
         return None
     exact = observation.subject.reference(params, observation.inputs)
+    check_names(observation.outputs, exact)
     expected = {
         name: rounded_bits(values, observation.outputs[name].dtype)
         for name, values in exact.items()

@@ -1,0 +1,104 @@
+"""Executor: a process that dies or hangs is a verdict on one case, and costs no other case."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import second_subject
+from second_subject import FATAL_K, SUBJECT
+
+from lanecheck import cases
+from lanecheck.campaign import Budget, fuzz
+from lanecheck.errors import BadInput
+from lanecheck.executor import LocalExecutor
+from lanecheck.trial import Result, Target, Trial
+
+LINE = "matmul m=2 n=3 k={k} out=fp32 xoff=0 ypad=0 regime=small side=upper seed=1"
+GUILTY = LINE.format(k=FATAL_K)
+INNOCENT = [LINE.format(k=k) for k in (1, 2, 3)]
+
+
+def run(variant: str, lines: list[str], **limits: Any) -> Result:
+    """One batch in one worker."""
+    target = Target(f"second_subject:{variant}")
+    total = Result()
+    for result in LocalExecutor(1, **limits).run(target, [Trial(target, tuple(lines))]):
+        total.add(result)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("variant", "evidence", "limits"),
+    [
+        ("SEGFAULTS", "crash: the process died of SIGSEGV", {}),
+        ("EXITS_AT_ONCE", "crash: the process left with exit code 3", {}),
+        ("HANGS", "hang: no end within 4 s", {"time_limit": 4, "case_limit": 4}),
+    ],
+)
+def test_the_one_guilty_case_of_a_batch_is_named_and_every_case_counts_once(
+    variant: str, evidence: str, limits: dict[str, float]
+):
+    result = run(variant, [*INNOCENT[:2], GUILTY, INNOCENT[2]], **limits)
+    (failure,) = result.failures
+    assert failure.line == GUILTY
+    assert failure.verdict.oracle == "process"
+    assert failure.verdict.evidence == evidence
+    assert result.cases == result.launches == 4
+    assert result.judged == {"execution": 3, "poison": 3, "integers": 3}
+
+
+def test_a_batch_that_dies_though_no_case_does_alone_is_a_failure():
+    lines = [LINE.format(k=k) for k in range(1, 7)]
+    result = run("DIES_IN_COMPANY", lines, case_limit=60)
+    assert result.cases == result.launches == 6
+    assert result.judged["execution"] == 6
+    assert result.failures
+
+
+def test_results_are_complete_and_the_same_with_one_worker_and_with_two():
+    target, cases_wanted = Target("second_subject:EXITS_AT_ONCE"), 60
+    one, two = (
+        fuzz(target, Budget(cases_wanted), 3, LocalExecutor(workers), batch=12)
+        for workers in (1, 2)
+    )
+    drawn = [cases.case(SUBJECT, 3, index) for index in range(cases_wanted)]
+    guilty = sorted(case.line for case in drawn if case.params["k"] == FATAL_K)
+    assert 1 <= len(guilty) <= 5
+    assert [failure.line for failure in one.failures] == guilty
+    assert one.failures == two.failures
+    assert one.judged == two.judged
+    assert one.cases == two.cases == cases_wanted
+    assert one.judged["execution"] == cases_wanted - len(guilty)
+
+
+def test_work_is_drawn_on_only_as_workers_become_free():
+    target, drawn = Target("second_subject:EXITS_AT_ONCE"), Counter[str]()
+
+    def work():
+        for line in INNOCENT * 4:
+            drawn["trials"] += 1
+            yield Trial(target, (line,))
+
+    results = LocalExecutor(1).run(target, work())
+    next(results)
+    assert drawn["trials"] <= 3
+    assert sum(result.cases for result in results) == 11
+
+
+def test_no_work_is_no_result():
+    target = Target("second_subject:SUBJECT")
+    assert list(LocalExecutor(1).run(target, [])) == []
+
+
+def test_a_line_that_is_not_the_subject_s_is_the_user_s_mistake():
+    target = Target("second_subject:EXITS_AT_ONCE")
+    with pytest.raises(BadInput, match="unknown 'kk'"):
+        list(LocalExecutor(1).run(target, [Trial(target, (f"{INNOCENT[0]} kk=1",))]))
+
+
+def test_every_variant_that_ends_its_process_is_right_otherwise():
+    for variant in ("SEGFAULTS", "EXITS_AT_ONCE", "HANGS", "RAISES", "EXITS_POLITELY"):
+        subject = getattr(second_subject, variant)
+        assert cases.parse(INNOCENT[0], subject).params["k"] != FATAL_K
