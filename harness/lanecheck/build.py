@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -177,6 +178,7 @@ def build_all(jobs: Iterable[Callable[[], T]], workers: int | None = None) -> li
             return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            _stop_compilers()
             raise
 
 
@@ -306,6 +308,15 @@ def _compile(plan: _Plan, work: Path, environment: Mapping[str, str]) -> list[Pa
 
 # Running --------------------------------------------------------------------------------------
 
+_running: set[int] = set()  # process groups
+
+
+def _stop_compilers() -> None:
+    """End what other threads wait for, so that an interrupted run ends now."""
+    for group in tuple(_running):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
 
 def run(
     command: Sequence[str], cwd: Path, environment: Mapping[str, str], timeout: float = TIMEOUT
@@ -326,6 +337,7 @@ def run(
         except OSError as error:
             raise CannotRun(f"{command[0]} does not run ({error.strerror})") from None
         late = ""
+        _running.add(process.pid)
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -334,6 +346,7 @@ def run(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+            _running.discard(process.pid)
         output.seek(0)
         said = output.read().decode("utf-8", "replace") + late
     return process.returncode, said, time.monotonic() - start

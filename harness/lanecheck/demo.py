@@ -6,6 +6,8 @@ import difflib
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.syntax import Syntax
 
 from lanecheck import cases
@@ -16,12 +18,15 @@ from lanecheck.faults import catalogue, scoreboard
 from lanecheck.matrix import Matrix
 from lanecheck.shrink import smallest
 from lanecheck.subject import Subject, load
+from lanecheck.terminal import Progressing
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target, observe
 from lanecheck.values import real_values
 
 
-def show(fault_id: str, reference: str, matrix: Matrix, out: Console) -> None:
+def show(
+    fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, out: Console
+) -> None:
     """Print the demonstration of one catalogue fault.
 
     Raises:
@@ -31,36 +36,38 @@ def show(fault_id: str, reference: str, matrix: Matrix, out: Console) -> None:
     if subject.faults is None or subject.recipe is None:
         raise BadInput(f"subject '{subject.name}' has no fault catalogue")
     fault = catalogue.find(subject.faults, fault_id)
-    out.rule(f"{fault.id}: {fault.title}", align="left")
-    out.print(fault.models.strip(), highlight=False)
-    out.print(f"a public report of the kind: {fault.report}\n", highlight=False)
-    out.print(Syntax(_diff(fault, subject), "diff", background_color="default"))
+    out.print(f"[bold]{fault.id}[/]: {fault.title}")
+    out.print(fault.models.strip(), markup=False)
+    out.print(f"A public report of the kind: {fault.report}\n", soft_wrap=True)
+    out.print(Syntax("", "diff").highlight(_diff(fault, subject)), soft_wrap=True)
 
-    toolchain = Toolchain()
-    healthy = build_host(subject.recipe, "plain", toolchain).path
-    target = Target(reference, "host", matrix.devices["host"].mma[-1:], healthy)
-    score = scoreboard.score(fault, target, subject.recipe, toolchain, LocalExecutor(), seed=0)
-    for oracle, failing in sorted(score.noticed.items()):
-        first = score.first[oracle]
-        out.print(f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases", highlight=False)
-        out.print(f"   {first.verdict.evidence}", highlight=False, markup=False)
-    if not score.killed:
-        out.print(f"[bold red]nothing noticed in {score.cases} cases[/]")
-        return
+    with Progressing(out) as listener:
+        listener.stage("fuzz the faulty kernel")
+        healthy = build_host(subject.recipe, "plain", toolchain).path
+        target = Target(reference, "host", matrix.devices["host"].mma[-1:], healthy)
+        score = scoreboard.score(fault, target, subject.recipe, toolchain, LocalExecutor(), seed=0)
+        for oracle, failing in sorted(score.noticed.items()):
+            said = score.first[oracle].verdict.evidence
+            out.print(f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases")
+            out.print(Padding(escape(said), (0, 0, 0, 3), expand=False))
+        if not score.killed:
+            out.print(f"[bold red]nothing noticed in {score.cases} cases[/]")
+            return
 
-    variant, library = next(iter(score.libraries.items()))
-    faulty = Target(reference, "host", target.capabilities, library, variant)
-    line = next(iter(score.first.values())).line
-    if variant == "plain":
-        out.print(
-            f"\nrelative error ‖y − ref‖ / ‖ref‖ over ordinary values: "
-            f"healthy {_error(subject, target):.1e}, faulty {_error(subject, faulty):.1e}",
-            highlight=False,
-        )
-        line = smallest(faulty, line)
-    out.print("smallest case found:", highlight=False)
+        variant, library = next(iter(score.libraries.items()))
+        faulty = Target(reference, "host", target.capabilities, library, variant)
+        line = next(iter(score.first.values())).line
+        if variant == "plain":
+            listener.stage("measure the error")
+            out.print(
+                f"\nRelative error over ordinary values, ‖y − ref‖ / ‖ref‖: "
+                f"healthy {_error(subject, target):.1e}, faulty {_error(subject, faulty):.1e}"
+            )
+            listener.stage("shrink")
+            line = smallest(faulty, line)
     options = f"--fault {fault.id}" + ("" if variant == "plain" else f" --variant {variant}")
-    out.print(f"   lanecheck replay {options} '{line}'", highlight=False, soft_wrap=True)
+    out.print("\nThe smallest case found:" if variant == "plain" else "\nOne case:")
+    out.print(f"lanecheck replay {options} '{line}'", markup=False, soft_wrap=True)
 
 
 def _diff(fault: catalogue.Fault, subject: Subject) -> str:

@@ -1,8 +1,8 @@
 """Runs trials, each in a process of its own kind; a crash, a hang and a bad exit are verdicts.
 
 A trial holds a batch of cases, because a process costs more than a case. When a batch dies, its cases
-run again one by one, and the one that kills its process is named. A batch that crashes although none
-of its cases does so alone is a failure too.
+run again one by one, and the one that kills even a process of its own is named. A crash for which no
+single case is to blame is a failure too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from lanecheck import simt
+from lanecheck import sanitizer, simt
 from lanecheck import trial as trials
 from lanecheck.trial import Failure, Result, Target, Trial
 from lanecheck.verdict import Outcome, Verdict
@@ -50,8 +50,11 @@ class LocalExecutor:
 
     def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
         workers = self.workers if target.device == "host" else 1
-        spawn = multiprocessing.get_context("spawn")
-        with _environment(_needs(target)), ProcessPool(workers, context=spawn) as pool:
+        with (
+            sanitizer.to_files(_needs(target)) as environment,
+            _environment(environment),
+            _pool(workers) as pool,
+        ):
             queue = iter(work)
             running: dict[ProcessFuture, Trial] = {}
             while True:
@@ -73,7 +76,7 @@ class LocalExecutor:
             yield future.result()
         except (TimeoutError, ProcessExpired) as death:
             if len(trial.lines) == 1:
-                yield _died(trial, self._cause(death))
+                yield from self._alone(trial, death)
                 return
             singles = [(self._schedule(pool, single), single) for single in trial.singly()]
             named = False
@@ -82,25 +85,55 @@ class LocalExecutor:
                     named |= any(failure.verdict.oracle == ORACLE for failure in result.failures)
                     yield result
             if not named and isinstance(death, ProcessExpired):
-                yield _died_together(singles[0][1], len(singles), self._cause(death))
+                yield _not_alone(singles[0][1], f"{self._cause(death)} in a batch from here on")
+
+    def _alone(self, trial: Trial, death: TimeoutError | ProcessExpired) -> Iterator[Result]:
+        """Of a case that died in a worker: what it does in a process where nothing ran before it."""
+        if not isinstance(death, ProcessExpired):
+            yield _died(trial, self._cause(death))
+            return
+        with _pool(1) as fresh:
+            try:
+                yield self._schedule(fresh, trial).result()
+            except (TimeoutError, ProcessExpired) as again:
+                yield _died(trial, self._cause(again))
+            else:
+                yield _not_alone(trial, f"{self._cause(death)} after other cases")
 
     def _cause(self, death: TimeoutError | ProcessExpired) -> str:
         if not isinstance(death, ProcessExpired):
             return f"hang: no end within {self.case_limit:g} s"
+        if said := sanitizer.said(death.pid):
+            return f"crash: {said}"
         code = death.exitcode
         if code is not None and code < 0:
             return f"crash: the process died of {signal.Signals(-code).name}"
         return f"crash: the process left with exit code {code}"
 
 
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPool]:
+    """Workers that are stopped, whatever they do, once nobody waits for their results."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPool(workers, initializer=sanitizer.begin, context=spawn)
+    try:
+        yield pool
+        pool.close()
+    except BaseException:
+        pool.stop()
+        raise
+    finally:
+        pool.join()
+
+
 def _died(trial: Trial, evidence: str) -> Result:
     return Result(cases=1, launches=1, failures=[_failure(trial, evidence)])
 
 
-def _died_together(first: Trial, count: int, cause: str) -> Result:
-    """The cases are counted already: each lives when it runs alone."""
-    evidence = f"{cause}, though no case of the batch does so alone: {count} cases from this one on"
-    return Result(failures=[_failure(first, evidence)])
+def _not_alone(trial: Trial, cause: str) -> Result:
+    """A crash beside the results, which count the case already."""
+    evidence = f"{cause}, but not alone: an earlier case damages the process"
+    return Result(failures=[_failure(trial, evidence)])
 
 
 def _failure(trial: Trial, evidence: str) -> Failure:

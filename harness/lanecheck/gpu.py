@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -42,5 +43,7 @@ def matched(gpus: list[Gpu], matrix: Matrix) -> dict[str, Gpu]:
 
 
 def _is(gpu: Gpu, device: Device) -> bool:
-    product = gpu.name.lower().replace(" ", "")
-    return gpu.cc == device.cc and device.name in product
+    """Whether ``rtx3090`` is in ``NVIDIA GeForce RTX 3090``, as a word and not as part of another."""
+    words = re.sub(r"(?<=[a-z])(?=\d)", " ?", re.escape(device.name))
+    product = rf"\b{words}\b(?! ?(ti|super|d|laptop)\b)"
+    return gpu.cc == device.cc and re.search(product, gpu.name.lower()) is not None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from lanecheck.matrix import Job, Matrix
 from lanecheck.reports.model import CellRecord, Report, Status
@@ -15,21 +17,30 @@ _MARK = {
     Status.DISPROVEN: "[bold red]DISPROVEN[/]",
     Status.UNVERIFIED: "[dim]unverified[/]",
 }
+_ENDLESS = 1000  # columns of a file: nothing is folded that a reader may want to search or copy
+_TITLE = 22
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Standard output or error: as wide as the terminal, or endless where there is none."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, width=None if terminal else _ENDLESS)
 
 
 class Progressing:
     """A :class:`~lanecheck.verify.Listener` on a terminal: a line a step, a bar while it runs."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, out: Console) -> None:
+        self._out = out
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(16),
             TimeElapsedColumn(),
-            console=console,
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
+            console=out,
             transient=True,
+            disable=not out.is_terminal,
         )
         self._title = ""
         self._task = self._progress.add_task("", visible=False, note="")
@@ -44,7 +55,7 @@ class Progressing:
     def stage(self, title: str, total: float | None = None) -> None:
         self._title = title
         self._progress.reset(
-            self._task, total=total, description=f"{title:<22}", visible=True, note=""
+            self._task, total=total, description=f"{title:<{_TITLE}}", visible=True, note=""
         )
 
     def advance(self, done: float, note: str = "") -> None:
@@ -52,13 +63,14 @@ class Progressing:
 
     def end(self, summary: str, good: bool = True) -> None:
         self._progress.update(self._task, visible=False)
-        mark = "[green]ok[/]" if good else "[bold red]!![/]"
-        self._console.print(f"{mark} {self._title:<22} {escape(summary)}", highlight=False)
+        line = Table.grid(Column(), Column(min_width=_TITLE, no_wrap=True), Column(), padding=(0, 1))
+        line.add_row("[green]ok[/]" if good else "[bold red]!![/]", self._title, escape(summary))
+        self._out.print(line)
 
 
 def verdict_table(report: Report, matrix: Matrix) -> Table:
     """arch × job, each cell verified, disproven or unverified."""
-    table = Table(title=f"{report.subject}: what this run shows", title_justify="left")
+    table = Table()
     table.add_column("arch", style="bold")
     for job in matrix.jobs.values():
         table.add_column(job.column)
@@ -67,16 +79,16 @@ def verdict_table(report: Report, matrix: Matrix) -> Table:
     return table
 
 
-def reasons(report: Report) -> list[str]:
+def reasons(report: Report, matrix: Matrix) -> list[str]:
     """One line for each reason that cells are not verified, with how many it explains."""
     counted: dict[tuple[Status, str, str], int] = {}
     for cell in report.cells:
         if cell.status is not Status.VERIFIED:
-            key = (cell.status, cell.job, cell.reason)
+            key = (cell.status, matrix.jobs[cell.job].column, cell.reason)
             counted[key] = counted.get(key, 0) + 1
     return [
-        f"{status.value}: {job}: {reason}" + (f" ({count} cells)" if count > 1 else "")
-        for (status, job, reason), count in counted.items()
+        f"{_MARK[status]} {column}: {escape(reason)}" + (f" ({count} cells)" if count > 1 else "")
+        for (status, column, reason), count in counted.items()
     ]
 
 

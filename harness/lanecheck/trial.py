@@ -5,19 +5,21 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from lanecheck import cases, oracles, simt
 from lanecheck.cases import Case
 from lanecheck.errors import LanecheckError
 from lanecheck.memory import CudaMemory, HeapMemory, Memory, SimtMemory
-from lanecheck.observation import POISON, Observation
-from lanecheck.subject import Bits, Buffer, Subject, load, recipe_of
+from lanecheck.observation import POISON, Observation, Problem
+from lanecheck.subject import Bits, Buffer, Subject, Tensor, load, recipe_of
 from lanecheck.tensorcore import TensorCore, model_for
 from lanecheck.values import draw_values
 from lanecheck.verdict import Verdict
@@ -155,6 +157,40 @@ def _observe(
     inputs: Mapping[str, Bits],
     packed: Mapping[str, Bits],
 ) -> Observation:
+    with _placed(subject, case, target, core, {**inputs, **packed}) as (regions, launch):
+        problems = launch()
+        outputs, strays = {}, {}
+        for name, (tensor, region, view) in regions.items():
+            if tensor.role != "output":
+                continue
+            outputs[name] = view.copy()
+            view[...] = POISON[tensor.dtype]
+            strays[name] = int((region.view(tensor.item) != POISON[tensor.dtype]).sum())
+        return Observation(subject, case, core, inputs, outputs, strays, tuple(problems))
+
+
+@contextmanager
+def launcher(subject: Subject, case: Case, target: Target) -> Iterator[Callable[[], list[Problem]]]:
+    """The case's launch alone, to be called any number of times; each returns its problems."""
+    inputs = draw_inputs(subject, case)
+    values = {**inputs, **subject.derive(case.params, inputs)}
+    core = model_for(target.capabilities[0])
+    with _placed(subject, case, target, core, values) as (_, launch):
+        yield launch
+
+
+_Regions = dict[str, tuple[Tensor, npt.NDArray[np.uint8], Bits]]
+
+
+@contextmanager
+def _placed(
+    subject: Subject,
+    case: Case,
+    target: Target,
+    core: TensorCore,
+    values: Mapping[str, Bits],
+) -> Iterator[tuple[_Regions, Callable[[], list[Problem]]]]:
+    """The case's tensors in guarded memory, poisoned and then filled, and the launch over them."""
     library, memory = _open(target)
     if isinstance(library, simt.HostLibrary):
         library.configure(
@@ -164,9 +200,11 @@ def _observe(
             preempt=case.seed % 3 == 0,
             poison_seed=case.seed,
         )
-    side, values = str(case.params["side"]), {**inputs, **packed}
+    cdll = library.cdll if isinstance(library, simt.HostLibrary) else library
+    side = str(case.params["side"])
     try:
-        buffers, regions = {}, {}
+        buffers: dict[str, Buffer] = {}
+        regions: _Regions = {}
         for tensor in subject.tensors(case.params):
             if tensor.role == "source":
                 continue
@@ -182,7 +220,6 @@ def _observe(
             offset = tensor.offset * tensor.item.itemsize
             buffers[tensor.name] = Buffer(address + offset, view)
             regions[tensor.name] = (tensor, region, view)
-        cdll = library.cdll if isinstance(library, simt.HostLibrary) else library
 
         def launch(stream: int) -> str | None:
             try:
@@ -192,15 +229,7 @@ def _observe(
             except (Exception, SystemExit) as error:
                 return f"{type(error).__name__}: {error}"
 
-        problems = memory.run(launch)
-        outputs, strays = {}, {}
-        for name, (tensor, region, view) in regions.items():
-            if tensor.role != "output":
-                continue
-            outputs[name] = view.copy()
-            view[...] = POISON[tensor.dtype]
-            strays[name] = int((region.view(tensor.item) != POISON[tensor.dtype]).sum())
-        return Observation(subject, case, core, inputs, outputs, strays, tuple(problems))
+        yield regions, lambda: memory.run(launch)
     finally:
         memory.release()
 

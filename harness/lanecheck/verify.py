@@ -185,9 +185,9 @@ def _fuzz_host(
 ) -> m.CampaignRecord:
     capabilities = plan.matrix.devices["host"].mma
     target = Target(plan.reference, "host", capabilities, library, variant)
-    cases = CHECKED_CASES.get(variant)
-    budget = Budget(cases) if cases else plan.budget
-    batch = 25 if cases else 100
+    checked = CHECKED_CASES.get(variant)
+    budget = Budget(min(checked, plan.budget.cases)) if checked else plan.budget
+    batch = 25 if checked else 100
     return _campaign(plan, target, budget, batch, executor, listener, f"fuzz on host, {variant}")
 
 
@@ -208,11 +208,7 @@ def _campaign(
 
     result = fuzz(target, budget, plan.seed, executor, progress, batch)
     record = m.campaign_record(result, target, plan.seed)
-    listener.end(
-        f"{record.cases:,} cases, {record.launches:,} launches, {len(record.failures)} failures, "
-        f"{record.rate:,.0f} cases/s",
-        good=not record.failures and record.cases > 0,
-    )
+    listener.end(record.summary, good=not record.failures and record.cases > 0)
     return record
 
 
@@ -230,9 +226,9 @@ def _break(
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
     records = []
     for fault in faults:
+        listener.advance(len(records), fault.id)
         score = scoreboard.score(fault, target, recipe_of(subject), toolchain, executor, plan.seed)
         records.append(m.fault_record(score))
-        listener.advance(len(records), fault.id)
     survived = [record.id for record in records if not record.killed]
     text = f"{len(records) - len(survived)} of {len(records)} faults caught"
     listener.end(f"{text}; survived: {', '.join(survived)}" if survived else text, not survived)
@@ -247,8 +243,8 @@ def _real(plan: Plan, library: Path, listener: Listener) -> m.RealRecord | None:
         listener.end(f"unverified: {real}")
         return None
     listener.end(
-        f"{real.model}: {real.layers} layers, {real.campaign.cases} calls judged, "
-        f"{len(real.campaign.failures)} failures, cosine >= {min(real.cosines):.5f}",
+        f"{real.model}: {real.layers} layers, {real.campaign.cases} calls, "
+        f"{real.campaign.failing} failing, cosine >= {min(real.cosines):.5f}",
         good=not real.campaign.failures,
     )
     return real

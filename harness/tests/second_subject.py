@@ -25,8 +25,6 @@ from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
 from lanecheck.tensorcore import TensorCore
 from lanecheck.values import real_values
 
-FP32 = npt.NDArray[np.float32]
-
 #: The k for which a variant that ends its process does so; about one case in 24.
 FATAL_K = 13
 
@@ -81,7 +79,7 @@ class Matmul:
         try:
             import torch
         except ImportError:
-            return numpy_product(x, w, out)
+            return ByNumpy().product(x, w, out)
         x32, w32 = (
             torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).float() for bits in (x, w)
         )
@@ -109,12 +107,15 @@ class Matmul:
         return None
 
 
-def numpy_product(x: Bits, w: Bits, out: str) -> Bits:
-    """:meth:`Matmul.product` without torch, which a process that soon dies need not import."""
-    with np.errstate(all="ignore"):
-        x32, w32 = (bits.view(ml_dtypes.bfloat16).astype(np.float32) for bits in (x, w))
-        y: FP32 = x32 @ w32.T
-        return y.view(np.uint32) if out == "fp32" else y.astype(ml_dtypes.bfloat16).view(np.uint16)
+class ByNumpy(Matmul):
+    """The same without torch, which a process that soon dies need not import."""
+
+    def product(self, x: Bits, w: Bits, out: str) -> Bits:
+        with np.errstate(all="ignore"):
+            x32, w32 = (bits.view(ml_dtypes.bfloat16).astype(np.float32) for bits in (x, w))
+            y = x32 @ w32.T
+            stored = y if out == "fp32" else y.astype(ml_dtypes.bfloat16)
+        return stored.view(np.uint32 if out == "fp32" else np.uint16)
 
 
 # Wrong results --------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class FlipsLowestBit(Predicting):
 # Wrong accesses -------------------------------------------------------------------------------
 
 
-class Spoils(Matmul):
+class Spoils(ByNumpy):
     """Right results, and damage at ``offset`` bytes from the ``end`` (or start) of a buffer."""
 
     def __init__(self, buffer: str, offset: int = 0, end: bool = False, size: int = 2) -> None:
@@ -190,7 +191,7 @@ class WritesIntoGap(Matmul):
 # Processes that do not come back --------------------------------------------------------------
 
 
-class Ends(Matmul):
+class Ends(ByNumpy):
     """Right results, unless k is :data:`FATAL_K`."""
 
     def launch(
@@ -199,9 +200,6 @@ class Ends(Matmul):
         if params["k"] == FATAL_K:
             self.end()
         return super().launch(library, params, buffers, stream)
-
-    def product(self, x: Bits, w: Bits, out: str) -> Bits:
-        return numpy_product(x, w, out)
 
     def end(self) -> None:
         raise NotImplementedError
@@ -235,7 +233,7 @@ class Raises(Ends):
         raise RuntimeError("no kernel image is available")
 
 
-class DiesInCompany(Matmul):
+class DiesInCompany(ByNumpy):
     """At the fifth launch of its process, whatever the case."""
 
     def __init__(self) -> None:
@@ -245,7 +243,7 @@ class DiesInCompany(Matmul):
         self._launches += 1
         if self._launches == 5:
             os._exit(4)
-        return numpy_product(x, w, out)
+        return super().product(x, w, out)
 
 
 SUBJECT = Matmul()

@@ -61,8 +61,7 @@ def test_nothing_judged_is_a_failure_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     words = ["fuzz", "--subject", "second_subject:SUBJECT", "--workers", "1", "--budget", "0s"]
     done = CliRunner().invoke(app, words)
-    assert "0 cases" in done.output
-    assert done.exit_code == 1
+    assert done.exit_code == 1, done.output
 
 
 def test_progress_is_told_the_running_total():

@@ -30,10 +30,7 @@ def test_a_case_is_the_same_in_every_process():
 
 
 def test_a_case_is_the_same_in_every_release():
-    line = (
-        "matmul m=1 n=7 k=9 out=bf16 xoff=0 ypad=0"
-        " regime=subnormal side=upper seed=1187245079"
-    )
+    line = "matmul m=1 n=7 k=9 out=bf16 xoff=0 ypad=0 regime=subnormal side=upper seed=1187245079"
     assert cases.case(SUBJECT, 7, 3).line == line
 
 

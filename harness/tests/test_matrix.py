@@ -17,6 +17,7 @@ TODAY = date(2026, 11, 30)
 
 SMALL = """\
 schema: 1
+subject: small:SUBJECT
 archs:
   sm_80:
     gencode: ["arch=compute_80,code=sm_80"]
@@ -176,7 +177,7 @@ MISTAKES = {
     "duplicate key": (
         SMALL.replace("  sm_90a:", "  sm_80:"),
         '  sm_80:\n    gencode: ["arch=compute_90a',
-        "key 'sm_80' again; it is already on line 3",
+        "key 'sm_80' again; it is already on line 4",
     ),
     "alias": (edited("[ubuntu]", "&r [ubuntu]").replace("[gpu-a100]", "*r"), "*r", "aliases"),
     "broken YAML": (edited("tiers:", "tiers: ["), "    rows:", "not valid YAML"),

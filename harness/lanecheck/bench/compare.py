@@ -44,14 +44,14 @@ def rows(base: BenchRecord, head: BenchRecord) -> list[Pair]:
 
 def render(pairs: list[Pair]) -> Table:
     """One line a shape."""
-    table = Table("shape", "base, of ceiling", "head, of ceiling", "head / base", "verdict")
+    table = Table("of ceiling", "base", "head", "head / base", "verdict")
     for pair in pairs:
         table.add_row(
             pair.shape,
             f"{pair.base:.1%}",
             f"{pair.head:.1%}",
             f"{pair.ratio:.3f}",
-            "INSUFFICIENT: one process each",
+            "INSUFFICIENT",
         )
     return table
 

@@ -1,12 +1,13 @@
 """The command line: a thin edge over the package.
 
 Exit codes: 0 nothing disproven and every required cell verified, 1 disproven, 2 bad input, 3 could not
-be run.
+be run, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -15,9 +16,13 @@ from rich.markup import escape
 from lanecheck import __version__
 from lanecheck.cli import builds, checks, records
 from lanecheck.cli.options import err
-from lanecheck.errors import LanecheckError
+from lanecheck.errors import CannotRun, LanecheckError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+INTERRUPTED = 130
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 for group in (checks, builds, records):
     for command in group.COMMANDS:
         app.command()(command)
@@ -26,10 +31,31 @@ for group in (checks, builds, records):
 def main() -> None:
     """Entry point: an error of the user's making is one line and an exit code."""
     try:
-        app()
+        code = app(standalone_mode=False) or 0
     except LanecheckError as error:
-        err.print(f"[bold red]lanecheck:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        code = _say(str(error), error.exit_code)
+    except typer.TyperException as error:
+        code = _say(_usage(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        code = _say("unexpected error in the subject or in lanecheck, see above", CannotRun.exit_code)
+    if code == INTERRUPTED:
+        _say("interrupted", code)
+    sys.exit(code)
+
+
+def _usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if context else ""
+    return error.format_message().removesuffix(".") + hint
+
+
+def _say(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    err.print(f"[bold red]lanecheck:[/] {escape(line)}", soft_wrap=True)
+    return code
 
 
 def _version(wanted: bool) -> None:
@@ -38,14 +64,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
 ) -> None:
     """Prove a tensor-core CUDA kernel right, bit for bit, on every GPU arch it ships to.
 
+    Start with: lanecheck verify --budget 60s
+
     Exit codes: 0 nothing disproven and every required cell verified, 1 disproven, 2 bad input, 3 could
     not be run.
     """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)

@@ -15,10 +15,10 @@ from lanecheck.cli.options import (
     built,
     out,
     read_matrix,
+    toolchain,
 )
 from lanecheck.inspect import inspect as read
 from lanecheck.subject import load
-from lanecheck.toolchain import Toolchain
 
 ArchOption = Annotated[Optional[list[str]], typer.Option(help="Only these archs; repeatable.")]
 
@@ -45,12 +45,12 @@ def matrix(
 def build(
     arch: ArchOption = None, subject: SubjectOption = None, path: MatrixOption = None
 ) -> None:
-    """Compile the subject for each arch of the matrix and say where the libraries lie.
+    """Compile the kernel for each arch of the matrix.
 
     Example: lanecheck build --arch sm_90a
     """
     loaded = read_matrix(path)
-    for target, library in built(loaded, load(subject or loaded.subject), arch, Toolchain()):
+    for target, library in built(loaded, load(subject or loaded.subject), arch, toolchain()):
         note = "cached" if library.cached else f"{library.seconds:.1f} s"
         print(f"{target.name:<8} {library.path} ({note})")
 
@@ -58,16 +58,18 @@ def build(
 def inspect(
     arch: ArchOption = None, subject: SubjectOption = None, path: MatrixOption = None
 ) -> None:
-    """Read the binaries: archs present, registers, spills, required instructions, SASS hash.
+    """Read what the compiler made: registers, spills, instructions.
+
+    Exit 1 if an arch is missing from a binary, a kernel spills, or lacks an instruction that it must have.
 
     Example: lanecheck inspect --arch sm_90a
     """
-    loaded, toolchain = read_matrix(path), Toolchain()
+    loaded, tools = read_matrix(path), toolchain()
     kernel = load(subject or loaded.subject)
     table = Table("arch", "codes", "kernels", "registers", "spills", "SASS sha256")
     problems: list[str] = []
-    for target, library in built(loaded, kernel, arch, toolchain):
-        facts = read(library, target, toolchain, kernel.instructions)
+    for target, library in built(loaded, kernel, arch, tools):
+        facts = read(library, target, tools, kernel.instructions)
         problems += facts.problems
         table.add_row(
             target.name,
@@ -79,7 +81,7 @@ def inspect(
         )
     out.print(table)
     for problem in problems:
-        out.print(f"[red]{escape(problem)}[/]", highlight=False, soft_wrap=True)
+        out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
     raise typer.Exit(1 if problems else 0)
 
 

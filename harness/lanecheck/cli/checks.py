@@ -7,7 +7,6 @@ from fnmatch import fnmatch
 from typing import Annotated, Optional
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from lanecheck import cases as space
@@ -17,6 +16,7 @@ from lanecheck.cli.options import (
     CasesOption,
     JsonOption,
     MatrixOption,
+    RecordOption,
     SeedOption,
     SubjectOption,
     VariantOption,
@@ -24,28 +24,32 @@ from lanecheck.cli.options import (
     faults_of,
     matrix_path,
     out,
+    print_failure,
     print_failures,
     read_budget,
     read_matrix,
     read_target,
     relative,
+    toolchain,
 )
 from lanecheck.demo import show
-from lanecheck.errors import BadInput
+from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
+from lanecheck.matrix import Matrix, Row
 from lanecheck.reports import model, store
 from lanecheck.reports.model import Report, Status, campaign_record, fault_record
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
-from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target, Trial
 from lanecheck.verify import Plan
 from lanecheck.verify import verify as run_plan
 
 DeviceOption = Annotated[str, typer.Option(help="host or cuda.")]
 ArchOption = Annotated[str, typer.Option(help="With --device cuda: which build.")]
-FaultOption = Annotated[Optional[str], typer.Option(help="With this fault injected.")]
+FaultOption = Annotated[
+    Optional[str], typer.Option(help="With this fault of the catalogue injected.")
+]
 RequireOption = Annotated[
     str, typer.Option(help="Cells that must be verified, e.g. '*/host/*,sm_90a/h200/silicon'.")
 ]
@@ -57,37 +61,40 @@ def verify(
     budget: BudgetOption = None,
     seed: SeedOption = 0,
     require: RequireOption = "*/host/*",
-    record: Annotated[bool, typer.Option(help="Keep the report under reports/.")] = False,
+    record: RecordOption = False,
     json_file: JsonOption = None,
     workers: WorkersOption = None,
     path: MatrixOption = None,
 ) -> None:
-    """Everything this machine can show: build, inspect, fuzz, break on purpose, judge real weights.
+    """Show everything this machine can show of the kernel.
+
+    Builds it for every arch of the matrix, inspects the binaries, fuzzes the source on the CPU and the
+    builds on the GPUs that are here, breaks it on purpose, and judges it inside a real model.
 
     Example: lanecheck verify --budget 60s
     """
     root, loaded = matrix_path(path).parent, read_matrix(path)
+    required = _required(require, loaded)
     plan = Plan(loaded, subject or loaded.subject, root, seed, read_budget(cases, budget))
     with Progressing(out) as listener:
-        report = run_plan(plan, Toolchain(), LocalExecutor(workers), listener)
-    missing = _not_verified(report, require)
+        report = run_plan(plan, toolchain(), LocalExecutor(workers), listener)
 
+    out.print(f"\n[bold]{report.subject}: what this run shows[/]")
     out.print(verdict_table(report, loaded))
-    for line in reasons(report):
-        out.print(f"  {escape(line)}", highlight=False, style="dim", soft_wrap=True)
-    print_failures([failure for record in report.campaigns for failure in record.failures])
-    target = json_file or store.place(report, root, record)
-    model.write(report, target)
-    out.print(f"report: {relative(target)}", highlight=False, soft_wrap=True)
+    for line in reasons(report, loaded):
+        out.print(line, soft_wrap=True)
+    print_failures(report.campaigns, subject)
+    for failure in report.real.campaign.failures[:5] if report.real else ():
+        print_failure(failure)
+    saved = store.save(report, root, record, json_file)
+    out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     if report.disproven:
         out.print("[bold red]disproven[/]")
         raise typer.Exit(1)
-    if missing:
-        out.print(f"[yellow]required, but not verified:[/] {', '.join(missing)}", highlight=False)
-        raise typer.Exit(3)
+    _demand(required, report)
     verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
     count = f"{verified} cells verified, {len(report.cells) - verified} unverified"
-    out.print(f"[bold green]nothing disproven[/]: {count}", highlight=False)
+    out.print(f"[bold green]nothing disproven[/]: {count}")
 
 
 def fuzz(
@@ -103,14 +110,16 @@ def fuzz(
     workers: WorkersOption = None,
     path: MatrixOption = None,
 ) -> None:
-    """Fuzz the shipping source on the CPU, or a build on a GPU; every oracle judges every case.
+    """Fuzz the shipping source on the CPU, or a build on a GPU.
+
+    Every oracle judges every case.
 
     Example: lanecheck fuzz --cases 2000 --seed 7
     """
-    loaded = read_matrix(path, subject)
-    target = read_target(loaded, subject or loaded.subject, variant, device, arch, fault)
-    limit = read_budget(cases, budget)
+    loaded, limit = read_matrix(path, subject), read_budget(cases, budget)
     with Progressing(out) as listener:
+        listener.stage("build")
+        target = read_target(loaded, subject or loaded.subject, variant, device, arch, fault)
         listener.stage(f"fuzz {target.variant}", limit.seconds or limit.cases)
         result = run_campaign(
             target,
@@ -120,16 +129,12 @@ def fuzz(
             lambda total: listener.advance(total.seconds if limit.seconds else total.cases),
         )
         record = campaign_record(result, target, seed)
-        listener.end(
-            f"seed {seed}: {record.cases:,} cases, {record.launches:,} launches, "
-            f"{record.rate:,.0f} cases/s, {len(record.failures)} failures",
-            good=not record.failures,
-        )
+        listener.end(f"{record.summary}, seed {seed}", good=not record.failures)
     for oracle, count in record.judged.items():
-        print(f"  {oracle:<10} {count:,} verdicts")
-    print_failures(record.failures)
+        out.print(f"   {oracle:<{_ORACLE}} {count:,} verdicts")
+    print_failures([record], subject, fault)
     if json_file:
-        json_file.write_text(record.model_dump_json(indent=1) + "\n")
+        model.write(record, json_file)
     raise typer.Exit(1 if record.failures or not record.judged else 0)
 
 
@@ -144,25 +149,27 @@ def replay(
 ) -> None:
     """Run one case again, from the line that a failure printed.
 
-    Example: lanecheck replay 'packed_gemv m=8 n=64 k=512 … seed=7'
+    Example: lanecheck replay --fault swap-x-halves 'packed_gemv m=1 n=16 k=32 nw=1 u=1 s=1 dual=0
+    fused=0 bias=0 out=fp32 xpad=0 xoff=0 ypad=0 regime=small side=upper seed=0'
     """
     loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
     case = space.parse(line, load(reference))
-    target = read_target(loaded, reference, variant, device, arch, fault)
-    (result,) = LocalExecutor(1).run(target, [Trial(target, (case.line,))])
-    failed = {failure.verdict.oracle for failure in result.failures}
-    for oracle, count in result.judged.items():
+    with Progressing(out) as listener:
+        listener.stage("build")
+        target = read_target(loaded, reference, variant, device, arch, fault)
+        listener.stage("replay")
+        (result,) = LocalExecutor(1).run(target, [Trial(target, (case.line,))])
+    failures = campaign_record(result, target, case.seed).failures
+    failed = {failure.oracle for failure in failures}
+    for oracle in dict.fromkeys([*result.judged, *failed]):
         mark = "[red]fail[/]" if oracle in failed else "[green]pass[/]"
-        out.print(f"{mark} {oracle:<10} {count} verdicts", highlight=False)
-    for failure in result.failures:
-        out.print(
-            f"[red]{failure.verdict.oracle}[/] on {failure.capability}: "
-            f"{escape(failure.verdict.evidence)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    raise typer.Exit(1 if result.failures or not result.judged else 0)
+        count = result.judged[oracle]
+        verdicts = f"{count} verdict{'s' if count > 1 else ''}" if count else ""
+        out.print(f"{mark} {oracle:<{_ORACLE}} {verdicts}".rstrip())
+    for failure in failures:
+        print_failure(failure)
+    raise typer.Exit(1 if failures or not result.judged else 0)
 
 
 def faults(
@@ -173,7 +180,9 @@ def faults(
     subject: SubjectOption = None,
     path: MatrixOption = None,
 ) -> None:
-    """Inject every fault of the catalogue and say which oracles noticed; exit 1 if one survives.
+    """Break the kernel on purpose and say which oracles noticed.
+
+    Every fault of the catalogue is injected in turn; exit 1 if one survives.
 
     Example: lanecheck faults --only swap-x-halves
     """
@@ -183,22 +192,24 @@ def faults(
     folder, recipe = faults_of(kernel), recipe_of(kernel)
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
     target = Target(reference, "host", loaded.devices["host"].mma)
-    executor, toolchain, records = LocalExecutor(workers), Toolchain(), []
+    executor, tools, records = LocalExecutor(workers), toolchain(), []
     with Progressing(out) as listener:
         listener.stage("break on purpose", len(chosen))
         for fault in chosen:
-            score = scoreboard.score(fault, target, recipe, toolchain, executor, seed)
-            records.append(fault_record(score))
             listener.advance(len(records), fault.id)
-    table = Table("fault", "verdict", "cases", "noticed by (failing cases)", "silent")
+            score = scoreboard.score(fault, target, recipe, tools, executor, seed)
+            records.append(fault_record(score))
+    table = Table("fault", "verdict", "cases", "noticed by (failing cases)")
+    table.columns[0].overflow = "fold"
     for record in records:
-        noticed = ", ".join(f"{oracle} ({n})" for oracle, n in sorted(record.noticed.items()))
+        noticed = [f"{oracle} ({count})" for oracle, count in sorted(record.noticed.items())]
+        silent = [f"[yellow]not {oracle}[/]" for oracle in record.silent]
         verdict = "[green]killed[/]" if record.killed else "[bold red]SURVIVED[/]"
-        table.add_row(record.id, verdict, str(record.cases), noticed, ", ".join(record.silent))
+        table.add_row(record.id, verdict, str(record.cases), "\n".join([*noticed, *silent]))
     out.print(table)
     if json_file:
         text = json.dumps([record.model_dump() for record in records], indent=1)
-        json_file.write_text(text + "\n")
+        model.write_text(text + "\n", json_file)
     raise typer.Exit(0 if all(record.killed for record in records) else 1)
 
 
@@ -207,25 +218,36 @@ def demo(
     subject: SubjectOption = None,
     path: MatrixOption = None,
 ) -> None:
-    """Show one fault: what it changes, who notices, and the smallest input that shows it.
+    """Show one fault, who notices, and the smallest input that shows it.
 
     Example: lanecheck demo swap-x-halves
     """
     loaded = read_matrix(path)
-    show(fault, subject or loaded.subject, loaded, out)
+    show(fault, subject or loaded.subject, loaded, toolchain(), out)
 
 
 COMMANDS = (verify, fuzz, replay, faults, demo)
+_ORACLE = 10  # columns of an oracle's name
 
 
-def _not_verified(report: Report, patterns: str) -> list[str]:
+def _required(patterns: str, matrix: Matrix) -> list[str]:
+    """The cells that ``--require`` names."""
+    everything = Row(jobs="all", archs="all", devices="all")
+    cells = list(map(str, matrix.row_cells(everything)))
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
-    cells = {f"{cell.arch}/{cell.device}/{cell.job}": cell.status for cell in report.cells}
     for pattern in wanted:
-        if not any(fnmatch(name, pattern) for name in cells):
-            raise BadInput(f"--require '{pattern}' matches no cell; see lanecheck matrix")
-    return [
-        name
-        for name, status in cells.items()
-        if status is not Status.VERIFIED and any(fnmatch(name, pattern) for pattern in wanted)
-    ]
+        if not any(fnmatch(cell, pattern) for cell in cells):
+            raise BadInput(
+                f"--require '{pattern}' matches no cell; see lanecheck matrix --tier release"
+            )
+    return [cell for cell in cells if any(fnmatch(cell, pattern) for pattern in wanted)]
+
+
+def _demand(required: list[str], report: Report) -> None:
+    cells = {f"{cell.arch}/{cell.device}/{cell.job}": cell for cell in report.cells}
+    missing = [name for name in required if cells[name].status is not Status.VERIFIED]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CannotRun(
+            f"required but not verified: {missing[0]} ({cells[missing[0]].reason}){more}"
+        )

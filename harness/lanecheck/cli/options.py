@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 
 from lanecheck import gpu
 from lanecheck import matrix as matrices
@@ -17,13 +20,14 @@ from lanecheck.campaign import Budget
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.faults import catalogue
 from lanecheck.matrix import Arch, Device, Matrix
-from lanecheck.reports.model import FailureRecord
+from lanecheck.reports.model import CampaignRecord, FailureRecord
 from lanecheck.subject import Subject, load, recipe_of
+from lanecheck.terminal import Progressing, console
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Target
 
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 MatrixOption = Annotated[
     Optional[Path], typer.Option("--matrix", help="matrix.yaml; found upwards from here if absent.")
@@ -42,6 +46,12 @@ WorkersOption = Annotated[
 ]
 VariantOption = Annotated[str, typer.Option("--variant", help="Host build: plain, hooks or asan.")]
 JsonOption = Annotated[Optional[Path], typer.Option("--json", help="Write the result here.")]
+RecordOption = Annotated[bool, typer.Option("--record", help="Keep the report under reports/.")]
+
+
+def toolchain() -> Toolchain:
+    """This machine's; says on standard output when it installs something."""
+    return Toolchain(say=lambda text: out.print(f"[dim]{escape(text)}[/]", soft_wrap=True))
 
 
 def matrix_path(path: Path | None) -> Path:
@@ -80,17 +90,21 @@ def chosen_archs(loaded: Matrix, only: list[str] | None) -> list[Arch]:
 
 
 def built(
-    loaded: Matrix, subject: Subject, only: list[str] | None, toolchain: Toolchain
-) -> Iterator[tuple[Arch, Built]]:
+    loaded: Matrix, subject: Subject, only: list[str] | None, tools: Toolchain
+) -> list[tuple[Arch, Built]]:
     """Build the chosen archs side by side; raises the first failure after printing its log."""
     recipe, archs = recipe_of(subject), chosen_archs(loaded, only)
-    check_archs(toolchain.nvcc, archs)
-    jobs = [lambda arch=arch: build_device(recipe, arch, toolchain) for arch in archs]
-    for arch, library in zip(archs, build_all(jobs)):
+    check_archs(tools.nvcc, archs)
+    with Progressing(out) as listener:
+        listener.stage("build")
+        results = build_all(partial(build_device, recipe, arch, tools) for arch in archs)
+    libraries = []
+    for arch, library in zip(archs, results):
         if isinstance(library, BuildFailed):
-            err.print(library.log, highlight=False, markup=False)
+            err.print(library.log, markup=False, soft_wrap=True)
             raise library
-        yield arch, library
+        libraries.append((arch, library))
+    return libraries
 
 
 def read_target(
@@ -102,7 +116,7 @@ def read_target(
     fault: str | None = None,
 ) -> Target:
     """Build what the options name, with a fault injected if one is."""
-    subject = load(reference)
+    subject, tools = load(reference), toolchain()
     capabilities = loaded.devices["host"].mma
     if subject.recipe is None:
         return Target(reference, "host", capabilities[-1:])
@@ -110,7 +124,7 @@ def read_target(
     if fault:
         overlay = catalogue.find(faults_of(subject), fault).inject(subject.recipe.root)
     if device == "host":
-        library = build_host(subject.recipe, variant, Toolchain(), overlay).path
+        library = build_host(subject.recipe, variant, tools, overlay).path
         return Target(reference, "host", capabilities, library, variant)
     if device != "cuda":
         raise BadInput(f"--device is host or cuda, not '{device}'")
@@ -118,7 +132,7 @@ def read_target(
     here = [found for found in gpu.detect() if found.cc in chosen.loads_on]
     if not here:
         raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
-    library = build_device(subject.recipe, chosen, Toolchain(), overlay).path
+    library = build_device(subject.recipe, chosen, tools, overlay).path
     return Target(reference, "cuda", (here[0].cc,), library, arch)
 
 
@@ -129,17 +143,43 @@ def faults_of(subject: Subject) -> Path:
     return subject.faults
 
 
-def print_failures(failures: list[FailureRecord], most: int = 5) -> None:
-    """The first failures, each with the command that shows it again."""
-    for failure in failures[:most]:
-        out.print(
-            f"[red]{failure.oracle}[/] on {failure.capability}: {escape(failure.evidence)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        out.print(f"  lanecheck replay '{failure.line}'", highlight=False, soft_wrap=True)
-    if len(failures) > most:
-        out.print(f"  … and {len(failures) - most} more", highlight=False)
+def print_failures(
+    campaigns: Iterable[CampaignRecord],
+    subject: str | None = None,
+    fault: str | None = None,
+    most: int = 5,
+) -> None:
+    """The first failing cases, each the command that shows it again and what the oracles said.
+
+    Args:
+        subject: given by ``--subject``. fault: injected.
+    """
+    failing = [
+        (f"lanecheck replay {_options(record, subject, fault)}'{line}'", list(failures))
+        for record in campaigns
+        for line, failures in groupby(record.failures, attrgetter("line"))
+    ]
+    for command, failures in failing[:most]:
+        out.print(command, markup=False, soft_wrap=True)
+        for failure in failures:
+            print_failure(failure)
+    if len(failing) > most:
+        out.print(f"  … and {len(failing) - most} more failing cases")
+
+
+def print_failure(failure: FailureRecord) -> None:
+    """What an oracle said of a case."""
+    said = f"[red]{failure.oracle}[/] on {failure.capability}: {escape(failure.evidence)}"
+    out.print(Padding(said, (0, 0, 0, 2), expand=False))
+
+
+def _options(record: CampaignRecord, subject: str | None, fault: str | None) -> str:
+    given = {"--subject": subject, "--fault": fault}
+    if record.device == "cuda":
+        given |= {"--device": "cuda", "--arch": record.variant}
+    elif record.variant != "plain":
+        given |= {"--variant": record.variant}
+    return "".join(f"{name} {value} " for name, value in given.items() if value)
 
 
 def relative(path: Path) -> Path:

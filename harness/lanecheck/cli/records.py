@@ -15,13 +15,16 @@ from lanecheck.bench.table import render
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
+    RecordOption,
     SeedOption,
     SubjectOption,
     built,
+    chosen_archs,
     matrix_path,
     out,
     read_matrix,
     relative,
+    toolchain,
 )
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.reports import model, store
@@ -29,11 +32,10 @@ from lanecheck.reports.model import CellRecord, Report, Status
 from lanecheck.site import pages
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing
-from lanecheck.toolchain import Toolchain
 
 
 def bench(
-    record: Annotated[bool, typer.Option(help="Keep the report under reports/.")] = False,
+    record: RecordOption = False,
     arch: Annotated[str, typer.Option(help="Which build to time.")] = "sm_90a",
     rounds: Annotated[int, typer.Option(min=1, help="Samples of each contender.")] = 30,
     seed: SeedOption = 0,
@@ -41,19 +43,22 @@ def bench(
     subject: SubjectOption = None,
     path: MatrixOption = None,
 ) -> None:
-    """Bandwidth, cold L2, against the read ceiling and the peers measured in the same run.
+    """Measure the kernel's bandwidth on this machine's GPU.
+
+    L2 is cold; the read ceiling and the peers are measured in the same run.
 
     Example: lanecheck bench --record
     """
     root, loaded = matrix_path(path).parent, read_matrix(path)
     reference = subject or loaded.subject
-    gpus, toolchain = gpu.detect(), Toolchain()
+    gpus, tools = gpu.detect(), toolchain()
     here = gpu.matched(gpus, loaded)
-    devices = [name for name in here if loaded.devices[name].cc in loaded.archs[arch].loads_on]
+    (chosen,) = chosen_archs(loaded, [arch])
+    devices = [name for name in here if loaded.devices[name].cc in chosen.loads_on]
     if not devices:
         raise CannotRun(f"no GPU of matrix.yaml that loads {arch} is on this machine")
     kernel = load(reference)
-    ((_, library),) = built(loaded, kernel, [arch], toolchain)
+    ((_, library),) = built(loaded, kernel, [arch], tools)
     with Progressing(out) as listener:
         listener.stage("bench")
         done = run_bench(
@@ -61,7 +66,7 @@ def bench(
             library.path,
             rounds=rounds,
             seed=seed,
-            toolchain=toolchain,
+            toolchain=tools,
             on_row=lambda row: listener.advance(0, f"n={row.params['n']} k={row.params['k']}"),
         )
         listener.end(f"{len(done.rows)} shapes on {done.environment.gpu}", done.valid)
@@ -73,14 +78,13 @@ def bench(
         subject=done.subject,
         source=model.source_record(root, recipe_of(kernel).root),
         environment=model.environment(
-            toolchain.nvcc_version, toolchain.cxx_version, [found.name for found in gpus]
+            tools.nvcc_version, tools.cxx_version, [found.name for found in gpus]
         ),
         cells=[CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)],
         bench=done,
     )
-    target = json_file or store.place(report, root, record)
-    model.write(report, target)
-    out.print(f"report: {relative(target)}", highlight=False, soft_wrap=True)
+    saved = store.save(report, root, record, json_file)
+    out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     raise typer.Exit(0 if done.valid else 1)
 
 
@@ -88,12 +92,13 @@ def compare(
     base: Annotated[Path, typer.Argument(help="A report with a benchmark.")],
     head: Annotated[Path, typer.Argument(help="Another of the same device.")],
 ) -> None:
-    """Compare the benchmarks of two reports, shape by shape, by their share of the ceiling.
+    """Compare the benchmarks of two reports, shape by shape.
 
-    One report is one process, and the process is the independent sample: so the verdict is
-    INSUFFICIENT, whatever the ratio.
+    What is compared is the share of the read ceiling. One report is one process, and the process is
+    the independent sample: so the verdict is INSUFFICIENT, whatever the ratio.
 
-    Example: lanecheck compare reports/runs/…/a.json reports/runs/…/b.json
+    Example: lanecheck bench --json a.json && lanecheck bench --json b.json &&
+    lanecheck compare a.json b.json
     """
     reports = [model.read(base), model.read(head)]
     records = []
@@ -102,28 +107,24 @@ def compare(
             raise BadInput(f"{path} holds no benchmark; record one with lanecheck bench --record")
         records.append(report.bench)
     out.print(comparison.render(comparison.rows(*records)))
+    out.print("INSUFFICIENT: one process a side; two single processes show no difference.")
 
 
 def history(path: MatrixOption = None) -> None:
     """List the recorded reports, oldest first.
 
-    Example: lanecheck history
+    Example: lanecheck verify --record && lanecheck history
     """
-    root = matrix_path(path).parent
-    table = Table("created", "device", "commit", "cells verified", "disproven", "of ceiling")
-    for file in store.recorded(root):
-        report = model.read(file)
+    table = Table("created", "device", "commit", "verified", "of ceiling")
+    for report in _recorded(matrix_path(path).parent):
         verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
         table.add_row(
             report.created.strftime("%Y-%m-%d %H:%M"),
             ", ".join(report.environment.gpus) or "host",
-            (report.source.git_sha or "unknown")[:12] + ("+" if report.source.dirty else ""),
-            f"{verified} of {len(report.cells)}",
-            "yes" if report.disproven else "no",
+            report.source.commit,
+            "[bold red]DISPROVEN[/]" if report.disproven else f"{verified} of {len(report.cells)}",
             comparison.span(report.bench) if report.bench else "",
         )
-    if not table.row_count:
-        raise BadInput(f"no report under {root / store.RECORDED}: record one with verify --record")
     out.print(table)
 
 
@@ -131,14 +132,11 @@ def site(
     output: Annotated[Path, typer.Option(help="Folder to write.")] = Path(".lanecheck/site"),
     path: MatrixOption = None,
 ) -> None:
-    """Build the pages from the recorded reports.
+    """Build the page of what is verified, from the recorded reports.
 
-    Example: lanecheck site --output public
+    Example: lanecheck verify --record && lanecheck site --output public
     """
-    root = matrix_path(path).parent
-    reports = [model.read(file) for file in store.recorded(root)]
-    if not reports:
-        raise BadInput(f"no report under {root / store.RECORDED}: record one with verify --record")
+    reports = _recorded(matrix_path(path).parent)
     print(relative(pages.build(reports, read_matrix(path), output)))
 
 
@@ -152,8 +150,17 @@ def init(
     if output.exists():
         raise BadInput(f"{output} exists; choose another --output")
     template = Path(__file__).parent.parent / "template.py"
-    output.write_text(template.read_text())
+    model.write_text(template.read_text(), output)
     print(f"{output}: now run lanecheck fuzz --subject {output.stem}:SUBJECT --cases 200")
 
 
 COMMANDS = (bench, compare, history, site, init)
+
+
+def _recorded(root: Path) -> list[Report]:
+    reports = [model.read(file) for file in store.recorded(root)]
+    if not reports:
+        raise BadInput(
+            f"no report under {root / store.RECORDED}: record one with lanecheck verify --record"
+        )
+    return reports

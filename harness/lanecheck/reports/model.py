@@ -1,4 +1,7 @@
-"""The report of one run: schema 0, a pydantic model, from which the JSON schema is generated."""
+"""The report of one run: schema 0, a pydantic model, from which the JSON schema is generated.
+
+``python -m lanecheck.reports.model`` prints that schema; ``schema-0.json`` holds it.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +88,16 @@ class CampaignRecord(_Record):
     failures: list[FailureRecord]
 
     @property
+    def failing(self) -> int:
+        """How many cases failed; one case may fail several oracles."""
+        return len({failure.line for failure in self.failures})
+
+    @property
+    def summary(self) -> str:
+        """The counts, in words."""
+        return f"{self.cases:,} cases, {self.failing:,} failing, {self.rate:,.0f} cases/s"
+
+    @property
     def rate(self) -> float:
         """Cases a second, oracles included."""
         return self.cases / self.seconds if self.seconds else 0.0
@@ -123,6 +136,13 @@ class SourceRecord(_Record):
     dirty: bool | None
     sha256: str
 
+    @property
+    def commit(self) -> str:
+        """Short, with a + for local changes."""
+        if self.git_sha is None:
+            return "unknown"
+        return self.git_sha[:12] + ("+" if self.dirty else "")
+
 
 class Environment(_Record):
     """Where it ran."""
@@ -154,9 +174,11 @@ class Report(_Record):
 
     @property
     def disproven(self) -> bool:
-        """Whether anything was shown wrong: a cell, or a fault that nothing noticed."""
-        return any(cell.status is Status.DISPROVEN for cell in self.cells) or any(
-            not fault.killed for fault in self.faults
+        """Whether anything was shown wrong: a cell, a real call, or a fault that nothing noticed."""
+        return (
+            any(cell.status is Status.DISPROVEN for cell in self.cells)
+            or not all(fault.killed for fault in self.faults)
+            or bool(self.real and self.real.campaign.failures)
         )
 
 
@@ -212,7 +234,7 @@ def source_record(root: Path, sources: Path) -> SourceRecord:
 
     sha = git("rev-parse", "HEAD")
     changes = git("status", "--porcelain")
-    dirty = None if changes is None else bool(changes)
+    dirty = None if sha is None or changes is None else bool(changes)
     content = json.dumps(tree(sources)).encode()
     return SourceRecord(git_sha=sha, dirty=dirty, sha256=hashlib.sha256(content).hexdigest())
 
@@ -256,9 +278,26 @@ def read(path: Path) -> Report:
         raise BadInput(f"{path} is not a report of schema 0: {where}: {first['msg']}") from error
 
 
-def write(report: Report, path: Path) -> None:
-    """Store a report in one rename, so that no half of one is ever read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write(record: BaseModel, path: Path) -> None:
+    """Store a report, or a part of one."""
+    write_text(record.model_dump_json(indent=1) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a file in one rename, so that no half of one is ever read.
+
+    Raises:
+        BadInput: if it cannot be written there.
+    """
     part = path.with_name(path.name + ".part")
-    part.write_text(report.model_dump_json(indent=1) + "\n")
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise BadInput(f"cannot write {path}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    print(schema_text(), end="")

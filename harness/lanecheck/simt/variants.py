@@ -21,7 +21,7 @@ _KERNEL = (
     "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas",
 )  # fmt: skip
 _RUNTIME = (
-    "-std=c++17", "-O2", "-g1", "-fPIC", "-ffp-contract=off", "-fno-gnu-unique",
+    "-std=c++17", "-O3", "-g1", "-fPIC", "-ffp-contract=off", "-fno-gnu-unique",
     "-fvisibility=hidden", "-fvisibility-inlines-hidden",
     f"-I{INCLUDE}",
 )  # fmt: skip

@@ -1,15 +1,40 @@
-"""The one builder of every page: recorded reports in, static HTML out."""
+"""The one builder of the page: recorded reports in, static HTML out."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from lanecheck import oracles
-from lanecheck.matrix import Matrix
-from lanecheck.reports.model import CellRecord, Report, Status
+from lanecheck.matrix import Matrix, Row
+from lanecheck.reports.model import CellRecord, Report, Status, write_text
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of the ledger and the report that says most of it.
+
+    Attributes:
+        stale: whether that report judged another source than the newest report did.
+    """
+
+    cell: CellRecord
+    report: Report | None
+    stale: bool = False
+
+    @property
+    def date(self) -> str:
+        return self.report.created.strftime("%Y-%m-%d") if self.report else ""
+
+    @property
+    def status(self) -> str:
+        """``stale`` instead of verified, where that was another source."""
+        kept = self.stale and self.cell.status is Status.VERIFIED
+        return "stale" if kept else self.cell.status.value
 
 
 def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
@@ -21,30 +46,91 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
 
     Returns:
         The page's path.
+
+    Raises:
+        BadInput: if it cannot be written there.
     """
     environment = Environment(
-        loader=PackageLoader("lanecheck.site"), autoescape=select_autoescape(), trim_blocks=True
+        loader=PackageLoader("lanecheck.site"),
+        autoescape=select_autoescape(("html", "j2")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    entries = ledger(reports, matrix)
     page = environment.get_template("index.html.j2").render(
         reports=list(reversed(reports)),
-        ledger=_ledger(reports),
+        newest=reports[-1],
         matrix=matrix,
-        oracles=[(module.NAME, inspect.getdoc(module)) for module in oracles.LADDER],
-        bench=next((r for r in reversed(reports) if r.bench), None),
+        table={
+            arch: {job: _of(entries, arch, job) for job in matrix.jobs} for arch in matrix.archs
+        },
+        counts={
+            status: sum(entry.status == status for entry in entries)
+            for status in ("verified", "stale", "unverified", "disproven")
+        },
+        missing=missing(entries, matrix),
+        oracles=[(module.NAME, *_parts(inspect.getdoc(module))) for module in oracles.LADDER],
+        benches=_newest_benches(reports),
         faults=next((r for r in reversed(reports) if r.faults), None),
+        real=next((r for r in reversed(reports) if r.real), None),
     )
-    output.mkdir(parents=True, exist_ok=True)
     target = output / "index.html"
-    target.write_text(page)
+    write_text(page, target)
     return target
 
 
-def _ledger(reports: list[Report]) -> dict[tuple[str, str], tuple[CellRecord, Report]]:
-    """For each arch and job, the newest report that says more than "unverified"."""
-    ledger: dict[tuple[str, str], tuple[CellRecord, Report]] = {}
+def ledger(reports: list[Report], matrix: Matrix) -> list[Entry]:
+    """Every cell of the matrix: the newest report that says more of it than "unverified"."""
+    newest: dict[str, Entry] = {}
     for report in reports:
+        stale = report.source.sha256 != reports[-1].source.sha256
         for cell in report.cells:
-            known = ledger.get((cell.arch, cell.job))
-            if cell.status is not Status.UNVERIFIED or known is None:
-                ledger[cell.arch, cell.job] = (cell, report)
-    return ledger
+            name = f"{cell.arch}/{cell.device}/{cell.job}"
+            if cell.status is not Status.UNVERIFIED or name not in newest:
+                newest[name] = Entry(cell, report, stale)
+            elif newest[name].cell.status is Status.UNVERIFIED:
+                newest[name] = Entry(cell, report, stale)
+    everything = matrix.row_cells(Row(jobs="all", archs="all", devices="all"))
+    return [newest.get(str(cell)) or _unseen(cell.arch, cell.device, cell.job) for cell in everything]
+
+
+def missing(entries: Iterable[Entry], matrix: Matrix) -> list[tuple[str, str, str, str]]:
+    """What is not verified, a row each: device, jobs, archs, and why."""
+    archs: dict[tuple[str, str, str], list[str]] = {}
+    for entry in entries:
+        if entry.status == "unverified":
+            cell = entry.cell
+            archs.setdefault((cell.device, cell.job, cell.reason), []).append(cell.arch)
+    jobs: dict[tuple[str, str, str], list[str]] = {}
+    for (device, job, reason), names in archs.items():
+        jobs.setdefault((device, ", ".join(names), reason), []).append(matrix.jobs[job].column)
+    return [
+        (device, ", ".join(columns), names, reason)
+        for (device, names, reason), columns in jobs.items()
+    ]
+
+
+def _of(entries: Iterable[Entry], arch: str, job: str) -> list[tuple[str, list[Entry]]]:
+    """The entries of one arch and job, by status, the worst first."""
+    here = [entry for entry in entries if (entry.cell.arch, entry.cell.job) == (arch, job)]
+    order = ("disproven", "verified", "stale", "unverified")
+    grouped = [(status, [e for e in here if e.status == status]) for status in order]
+    return [(status, found) for status, found in grouped if found]
+
+
+def _unseen(arch: str, device: str, job: str) -> Entry:
+    reason = "no recorded run speaks of it"
+    cell = CellRecord(arch=arch, device=device, job=job, status=Status.UNVERIFIED, reason=reason)
+    return Entry(cell, None)
+
+
+def _newest_benches(reports: list[Report]) -> list[Report]:
+    by_gpu = {report.bench.environment.gpu: report for report in reports if report.bench}
+    return [by_gpu[name] for name in sorted(by_gpu)]
+
+
+def _parts(text: str | None) -> tuple[str, list[str]]:
+    """A docstring's first line without its name, and its other paragraphs."""
+    first, *rest = (text or "").split("\n\n")
+    return " ".join(first.split()).partition(": ")[2] or first, [" ".join(p.split()) for p in rest]

@@ -1,0 +1,165 @@
+"""The kernel's own source, executed on the CPU, against its specification."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, target
+
+lanecheck = pytest.importorskip("lanecheck")
+
+from lanecheck import oracles, simt  # noqa: E402
+from lanecheck.build import build_host  # noqa: E402
+from lanecheck.cases import Case, strategy  # noqa: E402
+from lanecheck.toolchain import Toolchain  # noqa: E402
+from lanecheck.trial import Target, observe  # noqa: E402
+from packed_gemv import config  # noqa: E402
+from packed_gemv.subject import SUBJECT, Args  # noqa: E402
+
+REFERENCE = "packed_gemv.subject:SUBJECT"
+INVALID = 1  # cudaErrorInvalidValue
+
+KERNELS = [
+    (nb, mats, u) for mats in (1, 2) for nb in range(1, 9) for u in config.supported_trips(nb, mats)
+]
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    return build_host(SUBJECT.recipe, "plain", Toolchain()).path
+
+
+@pytest.fixture(scope="session")
+def host(library: Path) -> Target:
+    return Target(REFERENCE, "host", ("8.0", "9.0"), library)
+
+
+def case(**changed: int | str) -> Case:
+    usual = {"m": 5, "n": 21, "k": 96, "nw": 2, "u": 1, "s": 1, "dual": 0, "fused": 0, "bias": 0}
+    layout = {"out": "fp32", "xpad": 0, "xoff": 0, "ypad": 0}
+    values = {"regime": "normal", "side": "upper", "seed": 11}
+    return Case(SUBJECT.name, {**usual, **layout, **values, **changed})
+
+
+def complaints(one: Case, target: Target) -> list[str]:
+    return [
+        f"{verdict.oracle} on {capability}: {verdict.evidence}"
+        for capability, observation in observe(SUBJECT, one, target)
+        for verdict in oracles.judge(observation)
+        if verdict.wrong
+    ]
+
+
+@pytest.mark.parametrize(("nb", "mats", "u"), KERNELS)
+def test_every_compiled_kernel_has_the_emulators_bits(nb, mats, u, host) -> None:
+    top = config.max_warps(nb, mats)
+    for nw, s, k, xoff in ((1, 1, 32 * u, 0), (top, 3, 32 * 9 - 8, 8), (2, 2, 32 * 5 - 3, 1)):
+        one = case(m=8 * nb - 3, k=k, nw=min(nw, top), u=u, s=s, dual=mats - 1, xoff=xoff, bias=1)
+        assert complaints(one, host) == []
+
+
+@pytest.mark.parametrize("m", range(1, 65))
+def test_every_number_of_tokens(m, host) -> None:
+    assert complaints(case(m=m, nw=1, k=64, xpad=8), host) == []
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 8, 31, 32, 33, 40, 63, 64, 65, 321])
+@pytest.mark.parametrize("n", [1, 15, 16, 17])
+def test_any_size_against_inaccessible_pages_on_either_side(n, k, host) -> None:
+    for side in ("upper", "lower"):
+        assert complaints(case(m=3, n=n, k=k, side=side, regime="small"), host) == []
+
+
+@pytest.mark.parametrize("xoff", range(9))
+@pytest.mark.parametrize("xpad", [0, 1, 8])
+def test_the_element_path_has_the_bits_of_the_16_byte_path(xoff, xpad, host) -> None:
+    def outputs(one: Case) -> list[np.ndarray]:
+        return [observation.outputs["y0"] for _, observation in observe(SUBJECT, one, host)]
+
+    vector, other = case(m=9), case(m=9, xoff=xoff, xpad=xpad)
+    for a, b in zip(outputs(vector), outputs(other)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_u_changes_no_bit(host) -> None:
+    bits = [
+        [
+            observation.outputs["y0"]
+            for _, observation in observe(SUBJECT, case(k=32 * 17, u=u), host)
+        ]
+        for u in config.TRIPS
+    ]
+    for other in bits[1:]:
+        np.testing.assert_array_equal(bits[0], other)
+
+
+def test_what_lies_beyond_k_is_not_read_as_a_factor(host) -> None:
+    # The gap between the rows of x holds NaN; W's padding is 0, and 0 · NaN would be NaN.
+    for _, observation in observe(SUBJECT, case(k=41, xpad=30), host):
+        assert np.isfinite(observation.outputs["y0"].view(np.float32)).all()
+
+
+@given(one=strategy(SUBJECT))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_the_whole_space_towards_many_slices_and_long_chains(host, one) -> None:
+    params = one.params
+    target(float(int(params["s"]) * int(params["nw"])), label="slices of K")
+    target(float(params["k"]), label="K")
+    assert complaints(one, host) == []
+
+
+def test_what_python_says_is_compiled_is_compiled(library) -> None:
+    supported = simt.HostLibrary(library).cdll.packed_gemv_supported
+    for nb in range(0, 10):
+        for mats in (0, 1, 2, 3):
+            for nw in range(0, 18):
+                for u in range(0, 10):
+                    says = (
+                        1 <= nb <= 8
+                        and mats in (1, 2)
+                        and 1 <= nw <= config.max_warps(nb, mats)
+                        and u in config.supported_trips(nb, mats)
+                    )
+                    assert bool(supported(nb, mats, nw, u)) == says, (nb, mats, nw, u)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"m": 0},
+        {"m": 65},
+        {"n": 0},
+        {"k": 0},
+        {"k": (1 << 30) + 1},
+        {"nw": 0},
+        {"nw": 17},
+        {"u": 3},
+        {"s": 0},
+        {"s": 65536},
+        {"s": 2, "workspace": None},
+        {"ldx": 31, "m": 2},
+        {"ldy": 15, "m": 2},
+        {"x": None},
+        {"y": None},
+        {"w": None},
+        {"w": 8},
+        {"fused": 1},
+    ],
+    ids=str,
+)
+def test_a_launch_that_cannot_be_right_is_refused(wrong, library) -> None:
+    memory = np.zeros(1 << 16, np.uint8)
+    base = memory.ctypes.data + -memory.ctypes.data % 16
+    given = {"x": base, "y": base, "w": base, "workspace": base}
+    given |= {"m": 1, "n": 16, "k": 32, "ldx": 32, "ldy": 16, "nw": 1, "u": 1, "s": 1, **wrong}
+    args = Args(x=given["x"], workspace=given["workspace"], fused=given.get("fused", 0))
+    args.y[0] = given["y"]
+    args.w[0] = given["w"] if given["w"] != 8 else base + 8
+    for name in ("m", "n", "k", "ldx", "ldy", "nw", "u", "s"):
+        setattr(args, name, given[name])
+    launch = simt.HostLibrary(library).cdll.packed_gemv_launch
+    assert launch(ctypes.byref(args), None) == INVALID
+    assert not memory.any()
