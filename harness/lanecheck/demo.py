@@ -24,9 +24,7 @@ from lanecheck.trial import Target, observe
 from lanecheck.values import real_values
 
 
-def show(
-    fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, out: Console
-) -> None:
+def show(fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, out: Console) -> None:
     """Print the demonstration of one catalogue fault.
 
     Raises:

@@ -63,7 +63,9 @@ class Progressing:
 
     def end(self, summary: str, good: bool = True) -> None:
         self._progress.update(self._task, visible=False)
-        line = Table.grid(Column(), Column(min_width=_TITLE, no_wrap=True), Column(), padding=(0, 1))
+        line = Table.grid(
+            Column(), Column(min_width=_TITLE, no_wrap=True), Column(), padding=(0, 1)
+        )
         line.add_row("[green]ok[/]" if good else "[bold red]!![/]", self._title, escape(summary))
         self._out.print(line)
 
@@ -87,7 +89,7 @@ def reasons(report: Report, matrix: Matrix) -> list[str]:
             key = (cell.status, matrix.jobs[cell.job].column, cell.reason)
             counted[key] = counted.get(key, 0) + 1
     return [
-        f"{_MARK[status]} {column}: {escape(reason)}" + (f" ({count} cells)" if count > 1 else "")
+        f"{_MARK[status]}: {column}: {escape(reason)}" + (f" ({count} cells)" if count > 1 else "")
         for (status, column, reason), count in counted.items()
     ]
 

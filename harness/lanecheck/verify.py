@@ -109,7 +109,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
             toolchain.cxx_version,
             [device.name for device in gpus],
         ),
-        cells=cells,
+        cells=[cell for cell in cells if cell.job in plan.matrix.jobs],
         builds=[
             _build_record(library, inspections[name])
             for name, library in built.items()
@@ -224,7 +224,7 @@ def _break(
         return []
     listener.stage("break on purpose", len(faults))
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
-    records = []
+    records: list[m.FaultRecord] = []
     for fault in faults:
         listener.advance(len(records), fault.id)
         score = scoreboard.score(fault, target, recipe_of(subject), toolchain, executor, plan.seed)

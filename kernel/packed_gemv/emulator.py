@@ -77,7 +77,9 @@ class Problem:
         if len(self.bias) != len(self.weights) or len(self.weights) not in (1, 2):
             raise ValueError(f"{len(self.weights)} weights and {len(self.bias)} biases")
         if any((w.n, w.k) != (self.weights[0].n, self.x.shape[1]) for w in self.weights):
-            raise ValueError(f"x has K = {self.x.shape[1]}; the weights must have it too, and one N")
+            raise ValueError(
+                f"x has K = {self.x.shape[1]}; the weights must have it too, and one N"
+            )
         if self.fused and len(self.weights) != 2:
             raise ValueError("fused takes two weights")
 

@@ -127,5 +127,6 @@ def _load(device: str) -> nn.Module:
         raise MissingModelError(
             f"{error.name} is not installed; the real model needs: pip install 'packed_gemv[model]'"
         ) from error
-    disable_progress_bar()  # a caller's terminal is not ours to draw on
+    quiet: Any = disable_progress_bar  # a caller's terminal is not ours to draw on
+    quiet()
     return SentenceTransformer(str(get_model_path()), device=device, local_files_only=True).float()

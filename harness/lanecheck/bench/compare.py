@@ -56,6 +56,12 @@ def render(pairs: list[Pair]) -> Table:
     return table
 
 
+def shape(row: Row) -> str:
+    """``M=1 N=6144 K=4096``; every parameter, where these are not the subject's axes."""
+    axes = [axis for axis in "mnk" if axis in row.params] or list(row.params)
+    return " ".join(f"{axis.upper()}={row.params[axis]}" for axis in axes)
+
+
 def span(record: BenchRecord) -> str:
     """Smallest and largest share of the ceiling in a record."""
     shares = _shares(record).values()
@@ -64,11 +70,7 @@ def span(record: BenchRecord) -> str:
 
 def _shares(record: BenchRecord) -> dict[str, float]:
     return {
-        _shape(row): row.timing.share_of_ceiling.median
+        shape(row): row.timing.share_of_ceiling.median
         for row in record.rows
         if row.timing and row.void is None
     }
-
-
-def _shape(row: Row) -> str:
-    return f"M={row.params['m']} N={row.params['n']} K={row.params['k']}"

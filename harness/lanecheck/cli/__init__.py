@@ -20,9 +20,7 @@ from lanecheck.errors import CannotRun, LanecheckError
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 for group in (checks, builds, records):
     for command in group.COMMANDS:
         app.command()(command)
@@ -31,7 +29,7 @@ for group in (checks, builds, records):
 def main() -> None:
     """Entry point: an error of the user's making is one line and an exit code."""
     try:
-        code = app(standalone_mode=False) or 0
+        code = app(prog_name="lanecheck", standalone_mode=False) or 0
     except LanecheckError as error:
         code = _say(str(error), error.exit_code)
     except typer.TyperException as error:
@@ -40,7 +38,9 @@ def main() -> None:
         code = INTERRUPTED
     except Exception:
         traceback.print_exc()
-        code = _say("unexpected error in the subject or in lanecheck, see above", CannotRun.exit_code)
+        code = _say(
+            "unexpected error in the subject or in lanecheck, see above", CannotRun.exit_code
+        )
     if code == INTERRUPTED:
         _say("interrupted", code)
     sys.exit(code)

@@ -36,9 +36,15 @@ from lanecheck.demo import show
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
-from lanecheck.matrix import Matrix, Row
+from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports import model, store
-from lanecheck.reports.model import Report, Status, campaign_record, fault_record
+from lanecheck.reports.model import (
+    FaultRecord,
+    Report,
+    Status,
+    campaign_record,
+    fault_record,
+)
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
 from lanecheck.trial import Target, Trial
@@ -126,7 +132,10 @@ def fuzz(
             limit,
             seed,
             LocalExecutor(workers),
-            lambda total: listener.advance(total.seconds if limit.seconds else total.cases),
+            lambda total: listener.advance(
+                total.seconds if limit.seconds else total.cases,
+                f"{total.cases / total.seconds:,.0f} cases/s",
+            ),
         )
         record = campaign_record(result, target, seed)
         listener.end(f"{record.summary}, seed {seed}", good=not record.failures)
@@ -192,7 +201,8 @@ def faults(
     folder, recipe = faults_of(kernel), recipe_of(kernel)
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
     target = Target(reference, "host", loaded.devices["host"].mma)
-    executor, tools, records = LocalExecutor(workers), toolchain(), []
+    executor, tools = LocalExecutor(workers), toolchain()
+    records: list[FaultRecord] = []
     with Progressing(out) as listener:
         listener.stage("break on purpose", len(chosen))
         for fault in chosen:
@@ -218,7 +228,7 @@ def demo(
     subject: SubjectOption = None,
     path: MatrixOption = None,
 ) -> None:
-    """Show one fault, who notices, and the smallest input that shows it.
+    """Show one fault, who notices, and the smallest input for it.
 
     Example: lanecheck demo swap-x-halves
     """
@@ -232,7 +242,7 @@ _ORACLE = 10  # columns of an oracle's name
 
 def _required(patterns: str, matrix: Matrix) -> list[str]:
     """The cells that ``--require`` names."""
-    everything = Row(jobs="all", archs="all", devices="all")
+    everything = Row(jobs=(ALL,), archs=(ALL,), devices=(ALL,))
     cells = list(map(str, matrix.row_cells(everything)))
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:

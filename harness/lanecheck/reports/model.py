@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
@@ -295,7 +296,8 @@ def write_text(text: str, path: Path) -> None:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise BadInput(f"cannot write {path}: {error.strerror}") from error
 
 

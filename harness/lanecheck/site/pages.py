@@ -10,7 +10,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from lanecheck import oracles
-from lanecheck.matrix import Matrix, Row
+from lanecheck.bench.compare import shape
+from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports.model import CellRecord, Report, Status, write_text
 
 
@@ -71,6 +72,7 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
         },
         missing=missing(entries, matrix),
         oracles=[(module.NAME, *_parts(inspect.getdoc(module))) for module in oracles.LADDER],
+        shape=shape,
         benches=_newest_benches(reports),
         faults=next((r for r in reversed(reports) if r.faults), None),
         real=next((r for r in reversed(reports) if r.real), None),
@@ -87,12 +89,13 @@ def ledger(reports: list[Report], matrix: Matrix) -> list[Entry]:
         stale = report.source.sha256 != reports[-1].source.sha256
         for cell in report.cells:
             name = f"{cell.arch}/{cell.device}/{cell.job}"
-            if cell.status is not Status.UNVERIFIED or name not in newest:
+            known = name in newest and newest[name].cell.status is not Status.UNVERIFIED
+            if cell.status is not Status.UNVERIFIED or not known:
                 newest[name] = Entry(cell, report, stale)
-            elif newest[name].cell.status is Status.UNVERIFIED:
-                newest[name] = Entry(cell, report, stale)
-    everything = matrix.row_cells(Row(jobs="all", archs="all", devices="all"))
-    return [newest.get(str(cell)) or _unseen(cell.arch, cell.device, cell.job) for cell in everything]
+    everything = matrix.row_cells(Row(jobs=(ALL,), archs=(ALL,), devices=(ALL,)))
+    return [
+        newest.get(str(cell)) or _unseen(cell.arch, cell.device, cell.job) for cell in everything
+    ]
 
 
 def missing(entries: Iterable[Entry], matrix: Matrix) -> list[tuple[str, str, str, str]]:

@@ -1,0 +1,314 @@
+"""The command line as its users meet it: help, mistakes, interruption."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from test_bench import passed, record, timed
+from test_reports import cell, report
+
+from lanecheck import cli
+from lanecheck.executor import LocalExecutor
+from lanecheck.reports import model, store
+
+REPOSITORY = Path(__file__).parents[2]
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+KERNEL = pytest.mark.skipif(
+    not (REPOSITORY / "kernel").is_dir(), reason="the harness alone is checked out"
+)
+
+
+@pytest.fixture
+def lanecheck(monkeypatch, capsys):
+    """Runs the command line in this process: exit code, standard output, standard error."""
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lanecheck", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A folder with this repository's matrix, and the current one."""
+    (tmp_path / "matrix.yaml").write_text((REPOSITORY / "matrix.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Help -----------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_in_one_whole_sentence(lanecheck):
+    code, said, _ = lanecheck("--help")
+    assert code == 0
+    for name in COMMANDS:
+        (line,) = re.findall(rf"^  {name}  .*", said, re.MULTILINE)
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+        assert len(line) <= 80
+
+
+def test_without_a_command_there_is_help_and_no_success(lanecheck):
+    code, said, _ = lanecheck()
+    assert code == 2
+    assert said.startswith("Usage: lanecheck")
+
+
+def test_version(lanecheck):
+    assert lanecheck("--version") == (0, "lanecheck 0.1.0\n", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_example_of_every_command_can_be_run(name, lanecheck):
+    code, said, _ = lanecheck(name, "--help")
+    assert code == 0
+    example = re.search(r"^ *Example: (.*?)\n\n", said, re.MULTILINE | re.DOTALL)
+    assert example, said
+    steps = [shlex.split(step) for step in " ".join(example[1].split()).split("&&")]
+    for lane, command, *words in steps:
+        assert lane == "lanecheck"
+        COMMANDS[command].make_context(command, words)  # refuses what it does not know
+    assert steps[-1][1] == name
+
+
+# Mistakes -------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "nope": "No such command 'nope'; see lanecheck --help",
+    "fuzz --nope": "No such option: --nope; see lanecheck fuzz --help",
+    "fuzz --cases x": "Invalid value for '--cases': ",
+    "fuzz --cases 0": "Invalid value for '--cases': ",
+    "replay": "Missing argument 'line'; see lanecheck replay --help",
+    "replay other": "the line is of subject 'other'",
+    "matrix --tier weekly": "unknown tier 'weekly'; known: pull_request, nightly, release",
+    "matrix --job paint --json": "unknown job 'paint'; known: build",
+    "fuzz --budget 5": "--budget: '5' is not a duration: write 90s, 5m or 1h30m",
+    "fuzz --variant quick": "unknown host variant 'quick'; known: plain, hooks, asan",
+    "fuzz --device tpu": "--device is host or cuda, not 'tpu'",
+    "build --arch sm_75": "unknown arch 'sm_75'; matrix.yaml has sm_80",
+    "bench --arch sm_75": "unknown arch 'sm_75'; matrix.yaml has sm_80",
+    "verify --subject none": "subject 'none' is not of the form module:ATTRIBUTE",
+    "verify --subject none:NONE": "cannot import subject 'none:NONE'",
+    "verify --require sm_75/*": "--require 'sm_75/*' matches no cell; see lanecheck matrix",
+    "verify --subject second_subject:SUBJECT": "'matmul' is a callable: there is nothing to build",
+    "demo nope": "no fault 'nope'; known: ",
+    "faults --only nope": "no fault 'nope'; known: ",
+    "faults --subject second_subject:SUBJECT": "subject 'matmul' has no fault catalogue",
+    "compare a.json b.json": "cannot read report a.json: No such file or directory",
+    "history": "record one with lanecheck verify --record",
+    "site": "record one with lanecheck verify --record",
+    "matrix --matrix none.yaml": "cannot be read",
+}
+
+
+@KERNEL
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(words, lanecheck, checkout):
+    code, said, complaint = lanecheck(*words.split())
+    assert (code, said) == (2, "")
+    assert complaint.startswith("lanecheck: ")
+    assert MISTAKES[words] in complaint
+    assert complaint.count("\n") == 1
+    assert os.listdir(checkout) == ["matrix.yaml"]
+
+
+BROKEN = {
+    "unknown key": ("    min_ctk:", "    min_ctx:", "unknown key 'min_ctx' in arch"),
+    "duplicate arch": ("  sm_86:", "  sm_80:", "key 'sm_80' again"),
+    "broken": ("archs:", "archs: [", "not valid YAML"),
+}
+
+
+@KERNEL
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("command", ["verify", "fuzz", "matrix"])
+def test_a_broken_matrix_is_one_line_with_its_place(command, what, lanecheck, checkout):
+    old, new, message = BROKEN[what]
+    file = checkout / "matrix.yaml"
+    file.write_text(file.read_text().replace(old, new, 1))
+    code, said, complaint = lanecheck(command)
+    assert (code, said) == (2, "")
+    assert re.match(r"lanecheck: .*matrix.yaml:\d+: ", complaint)
+    assert message in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_no_matrix_is_one_line(lanecheck, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, complaint = lanecheck("verify")
+    assert code == 2
+    assert "no matrix.yaml in" in complaint
+
+
+@KERNEL
+def test_without_a_gpu_there_is_no_benchmark(lanecheck, checkout, monkeypatch):
+    monkeypatch.setattr("lanecheck.gpu.detect", lambda: [])
+    assert lanecheck("bench") == (
+        3,
+        "",
+        "lanecheck: no GPU of matrix.yaml that loads sm_90a is on this machine\n",
+    )
+
+
+def test_a_result_that_cannot_be_written_is_one_line(lanecheck, tmp_path):
+    (tmp_path / "file").write_text("")
+    words = ("--cases", "3", "--workers", "1", "--json", tmp_path / "file" / "x.json")
+    code, _, complaint = lanecheck("fuzz", "--subject", "second_subject:SUBJECT", *words)
+    assert code == 2
+    assert complaint.startswith("lanecheck: cannot write ")
+    assert complaint.count("\n") == 1
+
+
+def test_an_error_in_a_subject_is_not_called_disproven(lanecheck):
+    words = ("--subject", "second_subject:RAISES", "--cases", "60", "--workers", "1")
+    code, _, complaint = lanecheck("fuzz", *words)
+    assert code in (1, 3)  # a verdict where the executor makes it one
+    if code == 3:
+        assert "RuntimeError: no kernel image is available" in complaint
+        assert complaint.splitlines()[-1].startswith("lanecheck: unexpected error")
+
+
+# Records --------------------------------------------------------------------------------------
+
+
+def test_compare_says_that_single_processes_show_no_difference(lanecheck, tmp_path):
+    for name in ("a.json", "b.json"):
+        model.write(report(bench=record(timed([passed()]))), tmp_path / name)
+    code, said, _ = lanecheck("compare", tmp_path / "a.json", tmp_path / "b.json")
+    assert code == 0
+    assert re.search(r"M=1 .* 1\.000 .* INSUFFICIENT", said)
+    assert "two single processes show no difference" in said
+
+
+def test_compare_needs_benchmarks(lanecheck, tmp_path):
+    model.write(report(), tmp_path / "a.json")
+    code, _, complaint = lanecheck("compare", tmp_path / "a.json", tmp_path / "a.json")
+    assert code == 2
+    assert "a.json holds no benchmark" in complaint
+
+
+def test_history_and_site_read_what_was_recorded(lanecheck, checkout):
+    store.save(report(cell("sm_80", "host", "build"), day=1), checkout, record=True)
+    wrong = report(cell("sm_80", "host", "build", "disproven"), day=2)
+    store.save(wrong, checkout, record=True)
+    code, said, _ = lanecheck("history")
+    assert code == 0
+    assert [line.split("│")[4].strip() for line in said.splitlines() if "2026" in line] == [
+        "1 of 1",
+        "DISPROVEN",
+    ]
+    assert lanecheck("site", "--output", "pages") == (0, "pages/index.html\n", "")
+    assert (checkout / "pages" / "index.html").is_file()
+
+
+# A kernel of one's own ------------------------------------------------------------------------
+
+
+def test_the_template_works_before_a_line_is_changed(tmp_path):
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lanecheck", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    done = run("init", "--output", "mine.py")
+    assert done.stdout == "mine.py: now run lanecheck fuzz --subject mine:SUBJECT --cases 200\n"
+    again = run("init", "--output", "mine.py")
+    assert (again.returncode, again.stderr) == (
+        2,
+        "lanecheck: mine.py exists; choose another --output\n",
+    )
+    done = run(*shlex.split(done.stdout)[4:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "200 cases, 0 failing" in done.stdout
+
+    text = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(text.replace("x @ w.T", "x @ w.T * 2"))
+    done = run("fuzz", "--subject", "mine:SUBJECT", "--cases", "50")
+    assert done.returncode == 1
+    command = re.search(r"^lanecheck (replay --subject mine:SUBJECT '.*')$", done.stdout, re.M)
+    assert command, done.stdout
+    done = run(*shlex.split(command[1]))
+    assert done.returncode == 1
+    assert "fail integers" in done.stdout
+
+
+# Interruption ---------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_ends_at_once_with_its_workers(tmp_path):
+    words = ("fuzz", "--subject", "second_subject:SUBJECT", "--cases", "10000000", "--workers", "2")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lanecheck", *words],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(workers := _children(process.pid)) < 3:  # and multiprocessing's resource tracker
+        assert time.monotonic() < deadline, "no workers"
+        time.sleep(0.1)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    said, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert (said, complaint) == ("", "lanecheck: interrupted\n")
+    deadline = time.monotonic() + 5
+    while any(_runs(worker) for worker in workers):
+        assert time.monotonic() < deadline, "workers are left behind"
+        time.sleep(0.1)
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # orphans wait for an init that a container may lack
+
+
+def _children(process: int) -> list[int]:
+    names = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for name in names for child in name.read_text().split()]
+
+
+def test_workers_are_stopped_when_nobody_waits_for_their_results():
+    from lanecheck.trial import Target, Trial
+
+    target = Target("second_subject:SUBJECT")
+    work = (Trial(target, seed=0, indices=range(i, i + 10**6)) for i in range(10))
+    results = LocalExecutor(workers=1, time_limit=600).run(target, work)
+    start = time.monotonic()
+    with pytest.raises(TimeoutError), _alarm(5):
+        next(results)
+    assert time.monotonic() - start < 25
+
+
+class _alarm:
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        def late(*_: object) -> None:
+            raise TimeoutError
+
+        self._before = signal.signal(signal.SIGALRM, late)
+        signal.alarm(self._seconds)
+
+    def __exit__(self, *_: object) -> None:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, self._before)

@@ -1,0 +1,224 @@
+"""The report: its schema, what it may not leave out, and how it is stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lanecheck import matrix
+from lanecheck.errors import BadInput
+from lanecheck.reports import model, store
+from lanecheck.reports.model import (
+    CampaignRecord,
+    CellRecord,
+    FailureRecord,
+    FaultRecord,
+    RealRecord,
+    Report,
+    SourceRecord,
+    Status,
+)
+
+MATRIX = matrix.parse("""\
+schema: 1
+subject: small:SUBJECT
+archs:
+  sm_80:
+    {gencode: ["arch=compute_80,code=sm_80"], loads_on: ["8.0"], min_ctk: "11.0", role: native}
+  sm_90a:
+    {gencode: ["arch=compute_90a,code=sm_90a"], loads_on: ["9.0"], min_ctk: "12.0", role: native}
+devices:
+  host: {mma: ["8.0"], runner: [ubuntu], pool: 1}
+  a100: {cc: "8.0", runner: [gpu-a100], pool: 0, datasheet_gbps: 2039}
+  h100: {cc: "9.0", runner: [gpu-h100], pool: 0, datasheet_gbps: 3350}
+jobs:
+  build: {column: built, budget: 5m}
+  silicon: {column: on silicon, gpu: true, needs: [build], budget: 10m}
+tiers:
+  pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
+  nightly: {rows: [{jobs: all, archs: all, devices: all}]}
+  release: {rows: [{jobs: all, archs: all, devices: all}]}
+""")
+
+
+def cell(
+    arch: str, device: str, job: str, status: str = "verified", reason: str = "shown"
+) -> CellRecord:
+    return CellRecord(arch=arch, device=device, job=job, status=Status(status), reason=reason)
+
+
+def report(*cells: CellRecord, day: int = 1, source: str = "a", **parts: Any) -> Report:
+    return Report(
+        created=datetime(2026, 11, day, 12, 30, tzinfo=timezone.utc),
+        subject="small",
+        source=SourceRecord(git_sha="0123456789abcdef", dirty=False, sha256=source * 64),
+        environment=model.environment("13.0.88", "g++", parts.pop("gpus", [])),
+        cells=list(cells),
+        **parts,
+    )
+
+
+def campaign(*lines: str) -> CampaignRecord:
+    failures = [
+        FailureRecord(line=line, capability="8.0", oracle=oracle, evidence="y is 1, expected 2")
+        for line in lines
+        for oracle in ("integers", "bits")
+    ]
+    return CampaignRecord(
+        device="host",
+        variant="plain",
+        capabilities=["8.0"],
+        seed=0,
+        cases=1000,
+        launches=1000,
+        seconds=2.0,
+        judged={"execution": 1000},
+        failures=failures,
+    )
+
+
+def fault(killed: bool) -> FaultRecord:
+    noticed = {"bits": 3} if killed else {}
+    return FaultRecord(
+        id="swap", title="swapped", killed=killed, cases=10, noticed=noticed, silent=[], first=[]
+    )
+
+
+# The schema -----------------------------------------------------------------------------------
+
+
+def test_the_stored_schema_is_that_of_the_model():
+    printed = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "lanecheck.reports.model"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert model.SCHEMA.read_text() == printed, (
+        "run python -m lanecheck.reports.model > harness/lanecheck/reports/schema-0.json"
+    )
+    jsonschema.Draft202012Validator.check_schema(json.loads(printed))
+
+
+def test_a_report_is_valid_by_the_schema_and_survives_its_file(tmp_path):
+    real = RealRecord(model="m", layers=2, cosines=[0.99], campaign=campaign())
+    shown = report(
+        cell("sm_80", "host", "build"), campaigns=[campaign("a")], faults=[fault(True)], real=real
+    )
+    model.write(shown, tmp_path / "report.json")
+    jsonschema.validate(
+        json.loads((tmp_path / "report.json").read_text()), json.loads(model.SCHEMA.read_text())
+    )
+    assert model.read(tmp_path / "report.json") == shown
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"schema_version": 1}, "schema_version"),
+        ({"surprise": 1}, "surprise"),
+        ({"cells": [{"arch": "sm_80"}]}, "cells.0.device"),
+        ({"cells": None}, "cells"),
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line(tmp_path, change, place):
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(json.loads(report().model_dump_json()) | change))
+    with pytest.raises(BadInput) as caught:
+        model.read(file)
+    assert f"is not a report of schema 0: {place}: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(json.loads(file.read_text()), json.loads(model.SCHEMA.read_text()))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_broken_file_is_refused(tmp_path, text):
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(BadInput, match="is not a report of schema 0"):
+        model.read(tmp_path / "report.json")
+    with pytest.raises(BadInput, match="cannot read report"):
+        model.read(tmp_path / "none.json")
+
+
+# What it says ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "disproven"),
+    [
+        (report(cell("sm_80", "host", "build")), False),
+        (report(cell("sm_80", "a100", "silicon", "unverified")), False),
+        (report(cell("sm_80", "host", "build", "disproven")), True),
+        (report(faults=[fault(True)]), False),
+        (report(faults=[fault(True), fault(False)]), True),
+        (report(real=RealRecord(model="m", layers=1, cosines=[1], campaign=campaign())), False),
+        (report(real=RealRecord(model="m", layers=1, cosines=[1], campaign=campaign("a"))), True),
+    ],
+    ids=["verified", "unverified", "cell", "killed", "survived", "real", "real call"],
+)
+def test_disproven_is_a_cell_a_surviving_fault_or_a_real_call(shown, disproven):
+    assert shown.disproven is disproven
+
+
+def test_failing_cases_are_counted_once_whoever_noticed():
+    assert campaign("a", "b").failing == 2
+    assert campaign("a", "b").summary == "1,000 cases, 2 failing, 500 cases/s"
+
+
+@pytest.mark.parametrize(
+    ("sha", "dirty", "commit"),
+    [("0123456789abcdef", False, "0123456789ab"), ("0123456789abcdef", True, "0123456789ab+"),
+     (None, True, "unknown"), (None, None, "unknown")],
+)  # fmt: skip
+def test_a_commit_with_changes_has_a_plus(sha, dirty, commit):
+    assert SourceRecord(git_sha=sha, dirty=dirty, sha256="a").commit == commit
+
+
+# Where it lies --------------------------------------------------------------------------------
+
+
+def test_casual_reports_lie_apart_and_recorded_ones_by_device_and_year(tmp_path):
+    name = "20261101T123000Z-0123456789ab.json"
+    assert store.place(report(), tmp_path, record=False) == tmp_path / ".lanecheck/reports" / name
+    assert store.place(report(), tmp_path, True) == tmp_path / "reports/runs/host/2026" / name
+    gpu = report(gpus=["NVIDIA H200", "NVIDIA H200"])
+    assert store.place(gpu, tmp_path, True) == tmp_path / "reports/runs/nvidia-h200/2026" / name
+
+
+def test_recorded_reports_come_oldest_first_whatever_the_device(tmp_path):
+    for day, gpus in ((3, []), (1, ["NVIDIA H200"]), (2, [])):
+        store.save(report(day=day, gpus=gpus), tmp_path, record=True)
+    assert [model.read(file).created.day for file in store.recorded(tmp_path)] == [1, 2, 3]
+
+
+def test_a_copy_is_all_there_is_unless_the_run_is_recorded(tmp_path):
+    copy = tmp_path / "deep" / "copy.json"
+    assert store.save(report(), tmp_path, False, copy) == copy
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [copy]
+    recorded = store.save(report(), tmp_path, True, copy)
+    assert recorded.read_text() == copy.read_text()
+    assert store.recorded(tmp_path) == [recorded]
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match=r"cannot write .*file/report.json: "):
+        model.write(report(), tmp_path / "file" / "report.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadInput, match="cannot write"):
+        model.write(report(), tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_outside_git_the_commit_is_unknown(tmp_path):
+    (tmp_path / "kernel.cu").write_text("")
+    record = model.source_record(Path("/"), tmp_path)
+    assert (record.git_sha, record.dirty, record.commit) == (None, None, "unknown")

@@ -1,0 +1,138 @@
+"""The page: it says what is unverified as plainly as what is verified."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from test_bench import passed, record, timed
+from test_reports import MATRIX, campaign, cell, fault, report
+
+from lanecheck.errors import BadInput
+from lanecheck.reports.model import RealRecord, Report
+from lanecheck.site import pages
+
+VOID = {"meta", "br", "link"}
+
+
+class Page(HTMLParser):
+    """Refuses tags that do not match, and keeps the text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += f" {data}"
+
+
+def page(tmp_path, *reports: Report) -> str:
+    file = pages.build(list(reports), MATRIX, tmp_path / "site")
+    assert file == tmp_path / "site" / "index.html"
+    assert [path.name for path in file.parent.iterdir()] == ["index.html"]
+    return Page(file.read_text()).text
+
+
+def test_every_cell_of_the_matrix_is_counted_seen_or_not(tmp_path):
+    text = page(tmp_path, report(cell("sm_80", "host", "build")))
+    assert "1 verified 3 unverified 0 disproven" in text
+    assert "a100 on silicon sm_80 no recorded run speaks of it" in text
+    assert "host built sm_90a no recorded run speaks of it" in text
+
+
+def test_the_newest_run_that_says_more_than_unverified_counts(tmp_path):
+    text = page(
+        tmp_path,
+        report(cell("sm_80", "a100", "silicon", reason="1,000 cases"), day=1),
+        report(cell("sm_80", "a100", "silicon", "unverified", "no GPU"), day=2),
+        report(cell("sm_90a", "h100", "silicon", "unverified", "no h100"), day=2),
+    )
+    assert "verified a100, 2026-11-01 1,000 cases" in text
+    assert "h100 on silicon sm_90a no h100" in text
+    assert "no GPU" not in text
+
+
+def test_a_later_defect_beats_an_earlier_success(tmp_path):
+    text = page(
+        tmp_path,
+        report(cell("sm_80", "host", "build"), day=1),
+        report(cell("sm_80", "host", "build", "disproven", "it does not compile"), day=2),
+    )
+    assert "0 verified 3 unverified 1 disproven" in text
+    assert "disproven it does not compile" in text
+
+
+def test_what_was_shown_of_another_source_is_not_called_verified(tmp_path):
+    text = page(
+        tmp_path,
+        report(cell("sm_80", "a100", "silicon"), day=1, source="a"),
+        report(cell("sm_80", "host", "build"), day=2, source="b"),
+    )
+    assert "1 verified 2 unverified 1 verified of an earlier source 0 disproven" in text
+    assert "earlier source a100, 2026-11-01" in text
+
+
+def test_what_a_run_did_not_do_is_said(tmp_path):
+    text = page(tmp_path, report(cell("sm_80", "host", "build")))
+    assert "No recorded run has injected any." in text
+    assert "No recorded run has judged any." in text
+    assert "No recorded run has measured any." in text
+
+
+def test_faults_real_weights_and_bandwidth(tmp_path):
+    real = RealRecord(model="MiniLM", layers=37, cosines=[1, 0.98], campaign=campaign())
+    text = page(
+        tmp_path,
+        report(
+            cell("sm_80", "host", "build"),
+            faults=[fault(True), fault(False)],
+            real=real,
+            bench=record(timed([passed()])),
+            gpus=["GPU"],
+        ),
+    )
+    assert "1 of 2 were noticed" in text
+    assert "swap swapped caught bits 3 of 10 cases" in text
+    assert "swap swapped survived nothing of 10 cases" in text
+    assert "MiniLM, 37 linear layers" in text
+    assert "at least 0.98000" in text
+    assert re.search(r"GPU 2026-11-01, .* 3 rounds", text)
+    assert "M=1 11.00" in text
+
+
+def test_failing_real_calls_are_not_hidden(tmp_path):
+    real = RealRecord(model="MiniLM", layers=37, cosines=[1], campaign=campaign("a", "b"))
+    assert "2 failing" in page(tmp_path, report(real=real))
+
+
+def test_nothing_in_a_report_is_markup(tmp_path):
+    evil = "<script>alert(1)</script> & more"
+    text = page(tmp_path, report(cell("sm_80", "host", "build", "disproven", evil)))
+    assert evil in text
+
+
+def test_a_row_without_timing_is_void(tmp_path):
+    from test_bench import failed
+
+    bench = record(timed([passed(), failed()]))
+    assert "void: " in page(tmp_path, report(bench=bench))
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "site").write_text("")
+    with pytest.raises(BadInput, match="cannot write"):
+        pages.build([report()], MATRIX, tmp_path / "site")
