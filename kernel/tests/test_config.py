@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import chain
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from packed_gemv import config as c
-from packed_gemv import recipe
 from packed_gemv.config import Config, UnevenError, select
 
 _SHAPES = json.loads((Path(__file__).parent / "data" / "shapes.json").read_text())
@@ -24,8 +22,6 @@ SHAPES = {
     },
     **_SHAPES["awkward"],
 }
-SOURCE = (recipe.root / "gemv.cuh").read_text()
-DISPATCH = (recipe.root / "launch.cu").read_text()
 
 
 @st.composite
@@ -38,36 +34,6 @@ def configs(draw: st.DrawFn) -> Config:
         nb=nb,
         dual=dual,
     )
-
-
-# --- the limits are the compiled ones
-
-
-@pytest.mark.parametrize(
-    ("constant", "value"),
-    [
-        ("kFragmentRegisters", c.FRAGMENT_REGISTERS),
-        ("kMaxTiles", c.MAX_TILES),
-        ("kMaxWarps", c.MAX_WARPS),
-        ("kBlock", c.K_BLOCK),
-        ("kMaxTokenBlocks", c.MAX_TOKENS // c.TOKENS),
-    ],
-)
-def test_a_limit_is_the_one_that_is_compiled(constant: str, value: int) -> None:
-    found = re.findall(rf"constexpr int {constant} = (\d+);", SOURCE)
-    assert found == [str(value)]
-
-
-def test_the_rules_are_the_ones_that_are_compiled() -> None:
-    text = " ".join(SOURCE.split())
-    assert "return mats * (8 * u + 4 * nb) <= kFragmentRegisters;" in text
-    assert "while (warps * nb * mats > kMaxTiles) warps /= 2;" in text
-
-
-def test_the_trips_and_splits_are_the_ones_that_are_dispatched() -> None:
-    trips = re.findall(r"case (\d+): return instance<NB, MATS, (\d+), true>", DISPATCH)
-    assert trips == [(str(u), str(u)) for u in c.TRIPS]
-    assert re.findall(r"a\.s > (\d+)", DISPATCH)[0] == str(c.MAX_SPLITS)
 
 
 # --- what is accepted
