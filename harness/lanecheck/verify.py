@@ -23,6 +23,7 @@ from lanecheck.build import (
     build_host,
 )
 from lanecheck.campaign import Budget, fuzz
+from lanecheck.errors import CannotRun
 from lanecheck.executor import Executor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.inspect import Inspection, inspect
@@ -60,6 +61,7 @@ class Plan:
         matrix: the archs, devices and jobs. reference: the subject, ``module:ATTRIBUTE``.
         root: the checkout that the report names.
         seed: of every campaign. budget: of the plain host campaign.
+        devices: kinds of device to run on: ``host``, ``cuda``.
     """
 
     matrix: Matrix
@@ -67,6 +69,7 @@ class Plan:
     root: Path
     seed: int = 0
     budget: Budget = field(default_factory=Budget)
+    devices: frozenset[str] = frozenset({"host", "cuda"})
 
 
 def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Listener) -> m.Report:
@@ -74,7 +77,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
 
     Raises:
         BadInput: matrix, subject or catalogue cannot be right.
-        CannotRun: no compiler is to be had, so not even the host can be checked.
+        CannotRun: no compiler is to be had, or a GPU is asked for and there is none.
     """
     subject = load(plan.reference)
     recipe_of(subject)
@@ -82,6 +85,8 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
     faults = catalogue.load(subject.faults) if subject.faults else []
     check_archs(toolchain.nvcc, archs)
     gpus = gpu.detect()
+    if "host" not in plan.devices and not gpu.matched(gpus, plan.matrix):
+        raise CannotRun("no GPU of matrix.yaml is on this machine: use --device host")
 
     built, host_builds = _build(plan, subject, archs, toolchain, listener)
     inspections = _inspect(subject, archs, built, toolchain, listener)
@@ -89,8 +94,10 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         _fuzz_host(plan, variant, library, executor, listener)
         for variant, library in host_builds.items()
     ]
-    fault_records = _break(plan, subject, faults, toolchain, executor, listener)
-    real = _real(plan, host_builds["plain"], listener)
+    fault_records, real = [], None
+    if "host" in plan.devices:
+        fault_records = _break(plan, subject, faults, toolchain, executor, listener)
+        real = _real(plan, host_builds["plain"], listener)
     silicon, silicon_cells = _silicon(plan, archs, built, gpus, executor, listener)
 
     cells = [
@@ -127,7 +134,8 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
 def _build(
     plan: Plan, subject: Subject, archs: list[Arch], toolchain: Toolchain, listener: Listener
 ) -> tuple[dict[str, Built | BuildFailed], dict[str, Path]]:
-    listener.stage("build", len(archs) + len(simt.VARIANTS))
+    variants = list(simt.VARIANTS) if "host" in plan.devices else []
+    listener.stage("build", len(archs) + len(variants))
     done = 0
 
     def counted(label: str, job: Callable[[], Built]) -> Built:
@@ -141,11 +149,11 @@ def _build(
     jobs: dict[str, Callable[[], Built]] = {
         arch.name: partial(build_device, recipe, arch, toolchain) for arch in archs
     }
-    jobs |= {name: partial(build_host, recipe, name, toolchain) for name in simt.VARIANTS}
+    jobs |= {name: partial(build_host, recipe, name, toolchain) for name in variants}
     results = build_all(partial(counted, name, job) for name, job in jobs.items())
     libraries: dict[str, Built | BuildFailed] = dict(zip(jobs, results))
     host = {}
-    for name in simt.VARIANTS:
+    for name in variants:
         library = libraries.pop(name)
         if isinstance(library, BuildFailed):
             raise library
@@ -262,7 +270,7 @@ def _silicon(
     campaigns, cells = [], []
     for arch, device in _pairs(plan.matrix, archs):
         library = built[arch.name]
-        missing = _why_not(device, here, gpus)
+        missing = _why_not(plan, device, here, gpus)
         if missing or not isinstance(library, Built):
             reason = missing or "it was not built"
             cells.append(_cell(arch, device, "silicon", m.Status.UNVERIFIED, reason))
@@ -302,6 +310,8 @@ def _inspect_cell(arch: Arch, inspection: Inspection | None) -> m.CellRecord:
 
 
 def _fuzz_cell(arch: Arch, campaigns: list[m.CampaignRecord]) -> m.CellRecord:
+    if not campaigns:
+        return _cell(arch, "host", "fuzz", m.Status.UNVERIFIED, "not asked for: --device cuda")
     cores = {model_for(cc).name for cc in arch.loads_on}
     fuzzed = {model_for(cc).name for record in campaigns for cc in record.capabilities}
     if missing := cores - fuzzed:
@@ -317,15 +327,15 @@ def _shown(campaigns: list[m.CampaignRecord]) -> tuple[m.Status, str]:
     if failures:
         return m.Status.DISPROVEN, f"{len(failures)} failures, first: {failures[0].line}"
     cases = sum(record.cases for record in campaigns)
-    if not cases or not all(record.judged for record in campaigns):
-        return m.Status.DISPROVEN, "no case was judged"
+    if not all(record.numbers_judged for record in campaigns):
+        return m.Status.DISPROVEN, "no case's numbers were judged"
     return m.Status.VERIFIED, f"{cases:,} cases"
 
 
 def _bench_cells(plan: Plan, archs: list[Arch], gpus: list[gpu.Gpu]) -> Iterable[m.CellRecord]:
     here = gpu.matched(gpus, plan.matrix)
     for arch, device in _pairs(plan.matrix, archs):
-        missing = _why_not(device, here, gpus)
+        missing = _why_not(plan, device, here, gpus)
         reason = missing or "not part of verify: run lanecheck bench"
         yield _cell(arch, device, "bench", m.Status.UNVERIFIED, reason)
 
@@ -335,7 +345,11 @@ def _pairs(matrix: Matrix, archs: list[Arch]) -> list[tuple[Arch, Device]]:
     return [(arch, device) for arch in archs for device in devices if device.cc in arch.loads_on]
 
 
-def _why_not(device: Device, here: dict[str, gpu.Gpu], gpus: list[gpu.Gpu]) -> str | None:
+def _why_not(
+    plan: Plan, device: Device, here: dict[str, gpu.Gpu], gpus: list[gpu.Gpu]
+) -> str | None:
+    if "cuda" not in plan.devices:
+        return "not asked for: --device host"
     if not gpus:
         return "no GPU on this machine"
     if device.name not in here:

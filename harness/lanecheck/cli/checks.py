@@ -57,7 +57,11 @@ FaultOption = Annotated[
     Optional[str], typer.Option(help="With this fault of the catalogue injected.")
 ]
 RequireOption = Annotated[
-    str, typer.Option(help="Cells that must be verified, e.g. '*/host/*,sm_90a/h200/silicon'.")
+    Optional[str],
+    typer.Option(
+        help="Cells that must be verified, e.g. '*/host/*,sm_90a/h200/silicon'. "
+        "All of the host's if absent; with --device cuda those it builds and inspects."
+    ),
 ]
 
 
@@ -66,7 +70,10 @@ def verify(
     cases: CasesOption = 10_000,
     budget: BudgetOption = None,
     seed: SeedOption = 0,
-    require: RequireOption = "*/host/*",
+    device: Annotated[
+        Optional[str], typer.Option(help="Only host, or only cuda; both if absent.")
+    ] = None,
+    require: RequireOption = None,
     record: RecordOption = False,
     json_file: JsonOption = None,
     workers: WorkersOption = None,
@@ -80,8 +87,14 @@ def verify(
     Example: lanecheck verify --budget 60s
     """
     root, loaded = matrix_path(path).parent, read_matrix(path)
+    if device not in (None, "host", "cuda"):
+        raise BadInput(f"--device is host or cuda, not '{device}'")
+    if require is None:
+        require = "*/host/build,*/host/inspect" if device == "cuda" else "*/host/*"
     required = _required(require, loaded)
-    plan = Plan(loaded, subject or loaded.subject, root, seed, read_budget(cases, budget))
+    devices = frozenset({device} if device else {"host", "cuda"})
+    limit = read_budget(cases, budget)
+    plan = Plan(loaded, subject or loaded.subject, root, seed, limit, devices)
     with Progressing(out) as listener:
         report = run_plan(plan, toolchain(), LocalExecutor(workers), listener)
 
@@ -144,7 +157,7 @@ def fuzz(
     print_failures([record], subject, fault)
     if json_file:
         model.write(record, json_file)
-    raise typer.Exit(1 if record.failures or not record.judged else 0)
+    raise typer.Exit(1 if record.failures or not record.numbers_judged else 0)
 
 
 def replay(

@@ -19,7 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lanecheck import __version__
-from lanecheck.bench.model import BenchRecord
+from lanecheck.bench.model import NUMERIC, BenchRecord
 from lanecheck.build import tree
 from lanecheck.errors import BadInput
 from lanecheck.faults.scoreboard import Score
@@ -97,6 +97,11 @@ class CampaignRecord(_Record):
     def summary(self) -> str:
         """The counts, in words."""
         return f"{self.cases:,} cases, {self.failing:,} failing, {self.rate:,.0f} cases/s"
+
+    @property
+    def numbers_judged(self) -> bool:
+        """Whether an oracle that looks at the numbers has spoken."""
+        return any(self.judged.get(oracle) for oracle in NUMERIC)
 
     @property
     def rate(self) -> float:
