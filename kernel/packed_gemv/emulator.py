@@ -98,23 +98,38 @@ def emulate(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_A
     Raises:
         ValueError: if ``config`` does not fit the problem.
     """
-    m, n = problem.x.shape[0], problem.weights[0].n
-    if config.nb != blocks(m, f.TOKENS) or config.dual != (len(problem.weights) == 2):
-        raise ValueError(f"{config} does not fit {m} tokens and {len(problem.weights)} weight(s)")
-    b = _token_fragments(problem.x, problem.weights[0], config.nb)
-    steps = [range(2 * p.start, 2 * p.stop) for p in config.slices(problem.weights[0].k)]
-    sums = []
-    for weight, bias in zip(problem.weights, problem.bias):
-        warps = arithmetic.chains(_weight_fragments(weight), b, steps)
-        total = _in_order(_over_warps(warps, config))
-        y = total.transpose(1, 3, 0, 2).reshape(config.nb * f.TOKENS, -1)[:m, :n]
-        sums.append(_with_bias(y, bias, arithmetic))
+    sums = [
+        _with_bias(_in_order(_over_warps(warps, config)), bias, arithmetic)
+        for warps, bias in zip(warp_sums(problem, config, arithmetic), problem.bias)
+    ]
     if problem.fused:
         with np.errstate(all="ignore"):
             sums = [_silu(sums[0], arithmetic) * sums[1]]
     if arithmetic.exact():
         return sums
     return [fp32_bits(y) if problem.out_fp32 else bf16_bits(y) for y in sums]
+
+
+def warp_sums(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_Array]:
+    """What each warp's accumulators hold when it has walked its K blocks, before any reduction.
+
+    Returns:
+        One ``[S * NW, M, N]`` array per weight, slices of K outermost, in the order of addition.
+
+    Raises:
+        ValueError: if ``config`` does not fit the problem.
+    """
+    m, n = problem.x.shape[0], problem.weights[0].n
+    if config.nb != blocks(m, f.TOKENS) or config.dual != (len(problem.weights) == 2):
+        raise ValueError(f"{config} does not fit {m} tokens and {len(problem.weights)} weight(s)")
+    b = _token_fragments(problem.x, problem.weights[0], config.nb)
+    steps = [range(2 * p.start, 2 * p.stop) for p in config.slices(problem.weights[0].k)]
+    sums = []
+    for weight in problem.weights:
+        tiles = arithmetic.chains(_weight_fragments(weight), b, steps)  # [P, RB, NB, 16, 8]
+        rows = tiles.transpose(0, 2, 4, 1, 3).reshape(len(steps), config.nb * f.TOKENS, -1)
+        sums.append(rows[:, :m, :n])
+    return sums
 
 
 def _weight_fragments(weight: PackedWeight) -> _Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -18,8 +18,8 @@ from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
 from lanecheck.tensorcore import TensorCore
 from packed_gemv import recipe
 from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips
-from packed_gemv.emulator import Problem, bf16_to_float64, emulate
-from packed_gemv.fragments import K_BLOCK, LANES, TOKENS
+from packed_gemv.emulator import Problem, bf16_to_float64, emulate, warp_sums
+from packed_gemv.fragments import D_COLUMN, D_ROW, K_BLOCK, LANES, ROWS, TOKENS
 from packed_gemv.layout import PackedWeight, blocks
 
 # (N, K): q, k and v, o, gate and up, down of Llama-3.1-8B; the pooler of a 4096-wide encoder.
@@ -162,16 +162,31 @@ class PackedGemv:
     def predict(
         self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
     ) -> dict[str, Bits] | None:
-        mats = range(1 + int(params["dual"]))
-        problem = Problem(
-            x=inputs["x"],
-            weights=tuple(PackedWeight.of(inputs[f"w{i}"]) for i in mats),
-            bias=tuple(inputs.get(f"bias{i}") for i in mats),
-            fused=bool(params["fused"]),
-            out_fp32=params["out"] == "fp32",
-        )
-        outputs = emulate(problem, self._config(params), BitExact(core))
+        outputs = emulate(self._problem(params, inputs), self._config(params), BitExact(core))
         return {f"y{i}": bits for i, bits in enumerate(outputs)}
+
+    def explain(
+        self,
+        params: Params,
+        inputs: Mapping[str, Bits],
+        core: TensorCore,
+        output: str,
+        index: tuple[int, ...],
+    ) -> Iterator[str]:
+        """Where an output element is computed, and what each warp should have summed for it."""
+        (token, row), config = index, self._config(params)
+        (row_block, tile_row), (nb, column) = divmod(row, ROWS), divmod(token, TOKENS)
+        ((lane, register),) = np.argwhere((tile_row == D_ROW) & (column == D_COLUMN))
+        yield (
+            f"{output}[{token}, {row}] is accumulator {register} of lane {lane} (g {lane >> 2}, "
+            f"t {lane & 3}), token block {nb}, CTAs ({row_block}, 0…{config.s - 1})"
+        )
+        sums = warp_sums(self._problem(params, inputs), config, BitExact(core))
+        for part, run in enumerate(config.slices(int(params["k"]))):
+            s, warp = divmod(part, config.nw)
+            span = f"K blocks {run.start}…{run.stop - 1}" if run else "no K block"
+            values = " and ".join(f"{total[part, token, row]:.9g}" for total in sums)
+            yield f"  slice {s}, warp {warp}, {span}: should sum to {values}"
 
     def bench_params(self) -> list[Params]:
         return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
@@ -205,6 +220,17 @@ class PackedGemv:
         except realmodel.MissingModelError as error:
             raise Missing(str(error)) from error
         return RealRun("all-MiniLM-L6-v2", run.layers, run.cosines)
+
+    @staticmethod
+    def _problem(params: Params, inputs: Mapping[str, Bits]) -> Problem:
+        mats = range(1 + int(params["dual"]))
+        return Problem(
+            x=inputs["x"],
+            weights=tuple(PackedWeight.of(inputs[f"w{i}"]) for i in mats),
+            bias=tuple(inputs.get(f"bias{i}") for i in mats),
+            fused=bool(params["fused"]),
+            out_fp32=params["out"] == "fp32",
+        )
 
     @staticmethod
     def _plain(m: int, n: int, k: int, config: Config) -> dict[str, int | str]:

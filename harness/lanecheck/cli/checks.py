@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 from rich.table import Table
 
 from lanecheck import cases as space
+from lanecheck import trace as tracing
 from lanecheck.campaign import fuzz as run_campaign
 from lanecheck.cli.options import (
     BudgetOption,
@@ -34,6 +36,7 @@ from lanecheck.cli.options import (
 )
 from lanecheck.demo import show
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.executor import ORACLE as PROCESS
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.matrix import ALL, Matrix, Row
@@ -166,6 +169,12 @@ def replay(
     fault: FaultOption = None,
     device: DeviceOption = "host",
     arch: ArchOption = "sm_90a",
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Explain the first element that is not as predicted.")
+    ] = False,
+    export: Annotated[
+        Optional[Path], typer.Option(help="Store inputs, outputs and predicted bits as .npz.")
+    ] = None,
     subject: SubjectOption = None,
     path: MatrixOption = None,
 ) -> None:
@@ -191,6 +200,14 @@ def replay(
         out.print(f"{mark} {oracle:<{_ORACLE}} {verdicts}".rstrip())
     for failure in failures:
         print_failure(failure)
+    if PROCESS in failed and (trace or export):
+        raise CannotRun("the case ends its process, so there are no outputs to trace or export")
+    if trace:
+        for text in tracing.trace(case, target):
+            out.print(text, soft_wrap=True)
+    if export:
+        tracing.export(case, target, export)
+        out.print(f"exported: {relative(export)}", markup=False, soft_wrap=True)
     raise typer.Exit(1 if failures or not result.judged else 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from lanecheck.errors import BadInput
 from lanecheck.subject import Bits
@@ -33,13 +34,18 @@ def first_difference(outputs: Mapping[str, Bits], expected: Mapping[str, Bits]) 
             )
         differs = got != want
         if differs.any():
-            at = tuple(np.argwhere(differs)[0])
+            at = first(differs)
             where = ", ".join(map(str, at))
             return (
                 f"{name}[{where}] is {_shown(got[at])}, expected {_shown(want[at])} "
                 f"({differs.sum()} of {got.size} elements differ)"
             )
     return None
+
+
+def first(differs: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+    """The index of the first true element."""
+    return tuple(map(int, np.argwhere(differs)[0]))
 
 
 def _shown(bits: np.generic) -> str:
