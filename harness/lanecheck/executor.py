@@ -19,6 +19,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lanecheck import sanitizer, simt
 from lanecheck import trial as trials
+from lanecheck.memory import STICKY
 from lanecheck.trial import Failure, Result, Target, Trial
 from lanecheck.verdict import Outcome, Verdict
 
@@ -84,7 +85,7 @@ class LocalExecutor:
                 for result in self._outcome(pool, future, single):
                     named |= any(failure.verdict.oracle == ORACLE for failure in result.failures)
                     yield result
-            if not named and isinstance(death, ProcessExpired):
+            if not named:
                 yield _not_alone(singles[0][1], f"{self._cause(death)} in a batch from here on")
 
     def _alone(self, trial: Trial, death: TimeoutError | ProcessExpired) -> Iterator[Result]:
@@ -106,6 +107,8 @@ class LocalExecutor:
         if said := sanitizer.said(death.pid):
             return f"crash: {said}"
         code = death.exitcode
+        if code == STICKY:
+            return "crash: the GPU reported an error that stays, such as an illegal address"
         if code is not None and code < 0:
             return f"crash: the process died of {signal.Signals(-code).name}"
         return f"crash: the process left with exit code {code}"
@@ -142,7 +145,9 @@ def _failure(trial: Trial, evidence: str) -> Failure:
 
 
 def _needs(target: Target) -> Mapping[str, str]:
-    variant = simt.VARIANTS.get(target.variant) if target.device == "host" else None
+    if target.device == "cuda":
+        return {"CUDA_VISIBLE_DEVICES": target.gpu} if target.gpu else {}
+    variant = simt.VARIANTS.get(target.variant)
     return variant.environment() if variant and target.library else {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 
 from lanecheck.matrix import Device, Matrix
@@ -12,10 +13,11 @@ from lanecheck.matrix import Device, Matrix
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its product name and compute capability."""
+    """One GPU: its product name, compute capability and the driver's identifier."""
 
     name: str
     cc: str
+    uuid: str
 
 
 def detect() -> list[Gpu]:
@@ -23,13 +25,14 @@ def detect() -> list[Gpu]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    query = [tool, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    query = [tool, "--query-gpu=name,compute_cap,uuid", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"lanecheck: nvidia-smi fails, so no GPU is used: {error}", file=sys.stderr)
         return []
     rows = (line.split(", ") for line in done.stdout.splitlines() if ", " in line)
-    return [Gpu(name, cc) for name, cc in rows]
+    return [Gpu(name, cc, uuid) for name, cc, uuid in rows]
 
 
 def matched(gpus: list[Gpu], matrix: Matrix) -> dict[str, Gpu]:

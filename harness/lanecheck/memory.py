@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from lanecheck.simt import HostLibrary
 
 Bytes = npt.NDArray[np.uint8]
 _CANARY = 0xC7
+STICKY = 86  # exit code of a worker whose CUDA device reported an error that stays
 
 
 class Memory(Protocol):
@@ -109,18 +112,22 @@ class CudaMemory:
         return on_device.data_ptr() + start, whole[start : start + size]
 
     def run(self, launch: Callable[[int], str | None]) -> list[Problem]:
+        try:
+            return self._run(launch)
+        except RuntimeError as error:
+            # Sticky: nothing in this process can use the device again, and what comes next would be
+            # blamed for it. So the process ends here, and the executor finds the case.
+            print(f"CUDA: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+            os._exit(STICKY)
+
+    def _run(self, launch: Callable[[int], str | None]) -> list[Problem]:
         torch = self._torch
         for _, on_device, whole, *_ in self._buffers:
             on_device.copy_(torch.from_numpy(whole))
         stream = torch.cuda.current_stream(self._device)
         failure = launch(stream.cuda_stream)
-        if failure:
-            return [Problem("launch", failure)]
-        try:
-            stream.synchronize()
-        except RuntimeError as error:  # sticky: this process cannot use the device again
-            return [Problem("launch", str(error).splitlines()[0])]
-        problems = []
+        stream.synchronize()
+        problems = [Problem("launch", failure)] if failure else []
         for name, on_device, whole, start, size, readonly in self._buffers:
             after = on_device.cpu().numpy()
             problems += _damage(name, after, start, size)

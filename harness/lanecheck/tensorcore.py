@@ -15,9 +15,9 @@ number of fraction bits, adds the rest exactly, and rounds once::
 * With an infinity or a NaN among the terms the result is IEEE's; every NaN is ``0x7FFFFFFF``.
 
 Sources: MMA-Sim, arXiv 2511.10909; Khattak and Mikaitis, arXiv 2512.07004. :func:`evidence` tells
-what silicon has confirmed here from what is only published: all of Ampere and Ada is, down to its
-NaN. This module is the one to read; ``lanecheck.native`` computes the same in volume, written
-independently.
+what silicon has confirmed here from what is only published; of Ampere and Ada everything is only
+published, down to its NaN. This module is the one to read; ``lanecheck.native`` computes the same in
+volume, written independently, and :func:`lanecheck.native.check` compares them.
 """
 
 from __future__ import annotations

@@ -61,12 +61,13 @@ class Progressing:
     def advance(self, done: float, note: str = "") -> None:
         self._progress.update(self._task, completed=done, note=escape(note))
 
-    def end(self, summary: str, good: bool = True) -> None:
+    def end(self, summary: str, good: bool | None = True) -> None:
         self._progress.update(self._task, visible=False)
         line = Table.grid(
             Column(), Column(min_width=_TITLE, no_wrap=True), Column(), padding=(0, 1)
         )
-        line.add_row("[green]ok[/]" if good else "[bold red]!![/]", self._title, escape(summary))
+        mark = {True: "[green]ok[/]", False: "[bold red]!![/]", None: "[yellow]--[/]"}[good]
+        line.add_row(mark, self._title, escape(summary))
         self._out.print(line)
 
 
@@ -98,8 +99,14 @@ def _cell(report: Report, arch: str, job: Job) -> str:
     cells = [cell for cell in report.cells if cell.arch == arch and cell.job == job.name]
     for status in (Status.DISPROVEN, Status.VERIFIED):
         if some := [cell for cell in cells if cell.status is status]:
-            return _MARK[status] + _devices(some, job)
+            return _MARK[status] + _devices(some, job) + _evidence(some)
     return _MARK[Status.UNVERIFIED]
+
+
+def _evidence(cells: list[CellRecord]) -> str:
+    """How the model is known that predicted the bits."""
+    known = [cell.evidence for cell in cells if cell.evidence]
+    return f" ({known[0]} model)" if known else ""
 
 
 def _devices(cells: list[CellRecord], job: Job) -> str:

@@ -36,6 +36,7 @@ class Target:
             device's own (cuda).
         library: the built library, None for a callable.
         variant: which build of it: plain, hooks, asan; or the arch for cuda.
+        gpu: the UUID of the GPU, for cuda.
     """
 
     subject: str
@@ -43,6 +44,7 @@ class Target:
     capabilities: tuple[str, ...] = ("9.0",)
     library: Path | None = None
     variant: str = "plain"
+    gpu: str = ""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def draw_values(regime: str, shape: tuple[int, ...], terms: int, rng: np.random.
     if regime == "subnormal":
         return to_bf16(np.ldexp(normal, rng.integers(-133, -55, shape)))
     if regime == "special":
-        chosen = rng.random(shape) < 2.0 / max(terms, 8)
+        chosen = rng.random(shape) < 0.25 / max(terms, 8)
         return np.where(chosen, rng.choice(_SPECIALS, shape), to_bf16(normal))
     raise ValueError(f"unknown value regime '{regime}'; known: {', '.join(REGIMES)}")
 

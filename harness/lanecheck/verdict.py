@@ -7,13 +7,10 @@ from enum import Enum
 
 
 class Outcome(str, Enum):
-    """Of one oracle on one case, and of a cell as a whole."""
+    """Of one oracle on one case."""
 
     PASS = "pass"
     FAIL = "fail"
-    REORDERED = "reordered"  # correct to rounding, but not the declared bits
-    VOID = "void"  # nothing was learnt
-    UNVERIFIED = "unverified"
 
 
 @dataclass(frozen=True)

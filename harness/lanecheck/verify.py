@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from lanecheck import gpu, simt
+from lanecheck import gpu, native, simt
 from lanecheck.build import (
     BuildFailed,
     Built,
@@ -28,6 +28,7 @@ from lanecheck.executor import Executor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.inspect import Inspection, inspect
 from lanecheck.matrix import Arch, Device, Matrix
+from lanecheck.oracles import bits
 from lanecheck.real import judge_real
 from lanecheck.reports import model as m
 from lanecheck.subject import Subject, load, recipe_of
@@ -37,7 +38,7 @@ from lanecheck.trial import Result, Target
 
 #: Cases under the slower host builds, whose purpose is synchronisation and shared memory.
 CHECKED_CASES = {"hooks": 300, "asan": 300}
-SILICON_CASES = 1000
+SILICON_CASES = 2000
 
 
 class Listener(Protocol):
@@ -49,8 +50,8 @@ class Listener(Protocol):
     def advance(self, done: float, note: str = "") -> None:
         """``done`` units of the current step are behind us."""
 
-    def end(self, summary: str, good: bool = True) -> None:
-        """The current step is over."""
+    def end(self, summary: str, good: bool | None = True) -> None:
+        """The current step is over; None if it showed nothing."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,12 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
     archs = list(plan.matrix.archs.values())
     faults = catalogue.load(subject.faults) if subject.faults else []
     check_archs(toolchain.nvcc, archs)
+    source = m.source_record(plan.root, recipe_of(subject).root)
     gpus = gpu.detect()
     if "host" not in plan.devices and not gpu.matched(gpus, plan.matrix):
         raise CannotRun("no GPU of matrix.yaml is on this machine: use --device host")
 
+    _check_models(listener)
     built, host_builds = _build(plan, subject, archs, toolchain, listener)
     inspections = _inspect(subject, archs, built, toolchain, listener)
     campaigns = [
@@ -110,7 +113,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
     return m.Report(
         created=m.now(),
         subject=subject.name,
-        source=m.source_record(plan.root, recipe_of(subject).root),
+        source=source,
         environment=m.environment(
             f"{toolchain.nvcc_version} ({toolchain.source})",
             toolchain.cxx_version,
@@ -129,6 +132,13 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
 
 
 # Steps ----------------------------------------------------------------------------------------
+
+
+def _check_models(listener: Listener) -> None:
+    """The compiler of this machine built the tensor core's model: does it still have its bits?"""
+    listener.stage("tensor core models")
+    outputs = native.check()
+    listener.end(f"{outputs:,} outputs of three implementations agree")
 
 
 def _build(
@@ -248,12 +258,12 @@ def _real(plan: Plan, library: Path, listener: Listener) -> m.RealRecord | None:
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma, library)
     real = judge_real(target)
     if isinstance(real, str):
-        listener.end(f"unverified: {real}")
+        listener.end(f"unverified: {real}", good=None)
         return None
     listener.end(
         f"{real.model}: {real.layers} layers, {real.campaign.cases} calls, "
         f"{real.campaign.failing} failing, cosine >= {min(real.cosines):.5f}",
-        good=not real.campaign.failures,
+        good=real.campaign.cases > 0 and not real.campaign.failures,
     )
     return real
 
@@ -275,7 +285,14 @@ def _silicon(
             reason = missing or "it was not built"
             cells.append(_cell(arch, device, "silicon", m.Status.UNVERIFIED, reason))
             continue
-        target = Target(plan.reference, "cuda", (device.cc or "",), library.path, arch.name)
+        target = Target(
+            plan.reference,
+            "cuda",
+            (device.cc or "",),
+            library.path,
+            arch.name,
+            here[device.name].uuid,
+        )
         title = f"fuzz {arch.name} on {device.name}"
         record = _campaign(plan, target, Budget(SILICON_CASES), 250, executor, listener, title)
         campaigns.append(record)
@@ -306,6 +323,8 @@ def _inspect_cell(arch: Arch, inspection: Inspection | None) -> m.CellRecord:
         reason = "; ".join(inspection.problems)
         return _cell(arch, "host", "inspect", m.Status.DISPROVEN, reason)
     reason = f"{len(inspection.functions)} kernels without spills"
+    if inspection.assembled_for:
+        reason += f", assembled for {inspection.assembled_for}"
     return _cell(arch, "host", "inspect", m.Status.VERIFIED, reason)
 
 
@@ -318,8 +337,12 @@ def _fuzz_cell(arch: Arch, campaigns: list[m.CampaignRecord]) -> m.CellRecord:
         reason = f"the host does not compute with the arithmetic of {', '.join(sorted(missing))}"
         return _cell(arch, "host", "fuzz", m.Status.UNVERIFIED, reason)
     status, reason = _shown(campaigns)
+    if not all(record.judged.get(bits.NAME) for record in campaigns):
+        return _cell(arch, "host", "fuzz", status, f"{reason}, no bits predicted")
     evidence = {model_for(cc).evidence[cc] for cc in arch.loads_on}
-    return _cell(arch, "host", "fuzz", status, f"{reason}, {' and '.join(sorted(evidence))} model")
+    weakest: m.Evidence = "published" if "published" in evidence else "measured"
+    cell = _cell(arch, "host", "fuzz", status, f"{reason}, {weakest} model")
+    return cell.model_copy(update={"evidence": weakest})
 
 
 def _shown(campaigns: list[m.CampaignRecord]) -> tuple[m.Status, str]:

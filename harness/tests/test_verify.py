@@ -358,4 +358,4 @@ def test_an_arch_that_the_toolkit_does_not_know(compilers, tmp_path):
 )
 def test_a_product_is_the_device_of_its_whole_name(product, cc, devices):
     shipped = matrix.load(REPOSITORY / "matrix.yaml")
-    assert list(gpu.matched([gpu.Gpu(product, cc)], shipped)) == devices
+    assert list(gpu.matched([gpu.Gpu(product, cc, "GPU-0")], shipped)) == devices

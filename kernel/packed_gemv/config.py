@@ -101,7 +101,7 @@ class Config:
         return [range(a, b) for a, b in itertools.pairwise(starts)]
 
     def require_even(self, k: int) -> None:
-        """Check that every warp makes only whole trips, as chapter 5's walk assumes.
+        """Check that every warp makes only whole trips, as a kernel without remainder trips would need.
 
         Raises:
             UnevenError: naming the first rule that fails.

@@ -74,7 +74,8 @@ def host(
 def _shared(nvcc: Path, gencode: Sequence[str], source: Path) -> list[str]:
     targets = [f"-gencode={code}" for code in gencode]
     return [
-        *(str(nvcc), _STANDARD, "-O3", "-shared", "-cudart=static", "-Xptxas=-v", "-lineinfo"),
+        *(str(nvcc), _STANDARD, "-O3", "-fmad=false", "-shared", "-cudart=static"),
+        *("-Xptxas=-v", "-lineinfo"),
         *("-Xcompiler=-fPIC,-fvisibility=hidden", "-diag-suppress=20208", *targets),
         f"-I{source}",
     ]

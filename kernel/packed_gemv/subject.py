@@ -53,12 +53,18 @@ class BitExact:
         return False
 
 
+def _faults() -> Path:
+    """The catalogue: inside the installed package, beside it in a checkout."""
+    package = Path(__file__).parent
+    return next(f for f in (package / "faults", package.parent / "faults") if f.is_dir())
+
+
 class PackedGemv:
     """The packed GEMV as a subject: one launch for any M, N, K, Config, layout and epilogue."""
 
     name = "packed_gemv"
     recipe: ModuleType = recipe
-    faults = Path(__file__).parent.parent / "faults"
+    faults = _faults()
     instructions = (r"HMMA\.16816\.F32\.BF16", r"LDG\.E\.\S*128")
 
     # How many mma a drawn case may take: keeps host execution at hundreds of cases a second.
@@ -66,26 +72,36 @@ class PackedGemv:
 
     def draw(self, draw: Draw) -> dict[str, int | str]:
         dual = draw.choice((0, 0, 1))
-        m = draw.choice((1, draw.integer(1, 8), draw.integer(1, 20), draw.integer(1, MAX_TOKENS)))
+        some = TOKENS * draw.integer(1, MAX_TOKENS // TOKENS) - draw.integer(0, TOKENS - 1)
+        m = draw.choice((1, draw.integer(1, TOKENS), some, some))
         nb, mats = blocks(m, TOKENS), 1 + dual
         units = max(2, draw.choice(self._BUDGETS) // (2 * nb * mats))  # (row block, K block) pairs
-        k_blocks = draw.integer(1, min(24, units))
-        row_blocks = draw.integer(1, max(1, min(6, units // k_blocks)))
-        k = K_BLOCK * k_blocks - draw.choice((0, 8 * draw.integer(0, 3), draw.integer(0, 31)))
+        nw = min(draw.choice((1, 2, 4, draw.integer(1, 16))), max_warps(nb, mats))
+        u = draw.choice(supported_trips(nb, mats))
+        s = draw.choice((1, 1, 2, draw.integer(1, 5)))
+        if draw.choice((0, 1)):  # every warp makes whole trips, whatever that costs
+            nw, s = draw.integer(1, min(nw, 2)), draw.integer(1, min(s, 2))
+            trips = draw.integer(1, 3)
+            k_blocks, row_blocks = nw * u * s * trips + draw.integer(0, u), 1
+        else:
+            k_blocks = draw.integer(1, min(24, units))
+            row_blocks = draw.integer(1, max(1, min(6, units // k_blocks)))
+        step = draw.choice((8, 8, 1))  # 8 elements are 16 bytes, without which x is read singly
+        k = K_BLOCK * k_blocks - draw.choice((0, step * draw.integer(0, 31 // step)))
         n = 16 * row_blocks - draw.choice((0, draw.integer(0, 15)))
         return {
             "m": m,
             "n": n,
             "k": k,
-            "nw": min(draw.choice((1, 2, 4, draw.integer(1, 16))), max_warps(nb, mats)),
-            "u": draw.choice(supported_trips(nb, mats)),
-            "s": draw.choice((1, 1, 2, draw.integer(1, 5))),
+            "nw": nw,
+            "u": u,
+            "s": s,
             "dual": dual,
             "fused": dual and draw.choice((0, 1)),
             "bias": draw.choice((0, 1)),
             "out": draw.choice(("fp32", "fp32", "bf16")),
-            "xpad": draw.choice((0, 8 * draw.integer(1, 3), draw.integer(1, 40))),
-            "xoff": draw.choice((0, 8 * draw.integer(1, 3), draw.integer(1, 15))),
+            "xpad": draw.choice((0, step * draw.integer(1, 24 // step))),
+            "xoff": draw.choice((0, step * draw.integer(1, 24 // step))),
             "ypad": draw.choice((0, draw.integer(1, 20))),
         }
 

@@ -14,6 +14,7 @@ lanecheck = pytest.importorskip("lanecheck")
 from lanecheck import oracles, simt  # noqa: E402
 from lanecheck.build import build_host  # noqa: E402
 from lanecheck.cases import Case, strategy  # noqa: E402
+from lanecheck.cases import case as draw_case  # noqa: E402
 from lanecheck.faults import catalogue  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
 from lanecheck.trace import export, trace  # noqa: E402
@@ -84,6 +85,28 @@ def test_the_element_path_has_the_bits_of_the_16_byte_path(xoff, xpad, host) -> 
     vector, other = case(m=9), case(m=9, xoff=xoff, xpad=xpad)
     for a, b in zip(outputs(vector), outputs(other)):
         np.testing.assert_array_equal(a, b)
+
+
+def kernel_of(params) -> tuple[int, int, int, bool]:
+    """(nb, mats, u, vec) of the kernel that launch.cu chooses."""
+    vec = params["k"] % 8 == 0 and params["xoff"] % 8 == 0
+    vec = vec and (params["m"] == 1 or (params["k"] + params["xpad"]) % 8 == 0)
+    return -(-params["m"] // 8), 1 + params["dual"], params["u"] if vec else 1, vec
+
+
+@pytest.mark.parametrize(("count", "trips"), [(2000, 1), (10_000, 2)])
+def test_a_campaign_runs_the_main_loop_of_every_kernel(count, trips) -> None:
+    seen = set()
+    for index in range(count):
+        p = draw_case(SUBJECT, 0, index).params
+        walk = config.Config(p["nw"], p["u"], p["s"], -(-p["m"] // 8), bool(p["dual"]))
+        kernel = kernel_of(p)
+        if max(map(len, walk.slices(p["k"]))) >= trips * kernel[2]:
+            seen.add(kernel)
+    expected = {(nb, mats, u, True) for nb, mats, u in KERNELS}
+    expected |= {(nb, mats, 1, False) for nb, mats, _ in KERNELS}
+    assert len(expected) == 60
+    assert seen == expected
 
 
 def test_u_changes_no_bit(host) -> None:

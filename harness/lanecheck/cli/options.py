@@ -133,7 +133,7 @@ def read_target(
     if not here:
         raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
     library = build_device(subject.recipe, chosen, tools, overlay).path
-    return Target(reference, "cuda", (here[0].cc,), library, arch)
+    return Target(reference, "cuda", (here[0].cc,), library, arch, here[0].uuid)
 
 
 def faults_of(subject: Subject) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lanecheck.build import Recipe, build_host
@@ -12,7 +12,7 @@ from lanecheck.campaign import Budget, fuzz
 from lanecheck.executor import Executor
 from lanecheck.faults.catalogue import Fault
 from lanecheck.toolchain import Toolchain
-from lanecheck.trial import Failure, Target
+from lanecheck.trial import Failure, Target, Trial
 
 #: Cases a fault is given to show itself, by host build.
 CASES: Mapping[str, int] = {"plain": 200, "hooks": 100, "asan": 100}
@@ -27,6 +27,7 @@ class Score:
         cases: cases run. noticed: failing cases by oracle.
         first: the first failure of each oracle that noticed.
         libraries: the faulty builds by variant.
+        healthy: whether the kernel without the fault passes the cases in ``first``.
     """
 
     fault: Fault
@@ -34,10 +35,12 @@ class Score:
     noticed: Counter[str] = field(default_factory=Counter)
     first: dict[str, Failure] = field(default_factory=dict)
     libraries: dict[str, Path] = field(default_factory=dict)
+    healthy: bool = True
 
     @property
     def killed(self) -> bool:
-        return bool(self.noticed)
+        """Noticed by an oracle that was expected to, and not because the case fails anyway."""
+        return self.healthy and any(oracle in self.noticed for oracle in self.fault.caught_by)
 
     @property
     def silent(self) -> list[str]:
@@ -68,6 +71,12 @@ def score(
         result.cases += seen.cases
         noticed = {(failure.line, failure.verdict.oracle) for failure in seen.failures}
         result.noticed += Counter(oracle for _, oracle in noticed)
+        first: dict[str, Failure] = {}
         for failure in seen.failures:
-            result.first.setdefault(failure.verdict.oracle, failure)
+            first.setdefault(failure.verdict.oracle, failure)
+        control = replace(faulty, library=build_host(recipe, variant, toolchain).path)
+        lines = tuple({failure.line for failure in first.values()})
+        passes = executor.run(control, [Trial(control, lines)]) if lines else ()
+        result.healthy &= not any(again.failures for again in passes)
+        result.first = {**first, **result.first}
     return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lanecheck.errors import CannotRun
 from lanecheck.tensorcore import AMPERE, HOPPER, TensorCore, check_operand
 from lanecheck.toolchain import cache_root, find_cxx
 
@@ -95,6 +97,38 @@ def mma_chains(
     if build().lanecheck_mma_chains(_index(model), *sizes, *pointers, threads) != 0:
         raise MemoryError(f"{columns} x {length} decoded fragments of b do not fit in memory")
     return d
+
+
+def check(count: int = 200) -> int:
+    """Compare the three implementations of both models on this machine.
+
+    Ordinary values and any bit patterns, special ones included.
+
+    Returns:
+        How many outputs were compared.
+
+    Raises:
+        CannotRun: if they differ, so that nothing computed with them would be worth having.
+    """
+    rng = np.random.default_rng(0)
+
+    def operands(any_bits: bool, *shape: int) -> NDArray[np.uint32]:
+        bits = rng.integers(0, 2**32, shape, np.uint32)
+        return bits if any_bits else rng.standard_normal(shape, np.float32).view(np.uint32)
+
+    outputs = 0
+    for model, any_bits in itertools.product(_MODELS, (False, True)):
+        a, b = ((operands(any_bits, count, 16, width) >> 16).astype(np.uint16) for width in (16, 8))
+        c = operands(any_bits, count, 16, 8).view(np.float32)
+        read = model.mma(a, b, c).view(np.uint32)
+        for plain in (False, True):
+            if (mma_batch(model, a, b, c, plain=plain).view(np.uint32) != read).any():
+                raise CannotRun(
+                    f"the {model.name} model as compiled here has other bits than its definition; "
+                    "set CXX to another compiler"
+                )
+        outputs += read.size
+    return outputs
 
 
 @functools.cache

@@ -19,6 +19,15 @@ NAMES: tuple[str, ...] = tuple(module.NAME for module in LADDER)
 
 
 def judge(observation: Observation) -> list[Verdict]:
-    """Every oracle's verdict on one observation; those with nothing to say are left out."""
-    verdicts = (module.judge(observation) for module in LADDER)
-    return [verdict for verdict in verdicts if verdict is not None]
+    """Every oracle's verdict on one observation; those with nothing to say are left out.
+
+    After a failed execution the outputs may be no more than their poison, so nothing else is asked.
+    """
+    verdicts: list[Verdict] = []
+    for module in LADDER:
+        verdict = module.judge(observation)
+        if verdict is not None:
+            verdicts.append(verdict)
+        if module is execution and verdict is not None and verdict.wrong:
+            break
+    return verdicts

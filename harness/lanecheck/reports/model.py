@@ -23,6 +23,7 @@ from lanecheck.bench.model import NUMERIC, BenchRecord
 from lanecheck.build import tree
 from lanecheck.errors import BadInput
 from lanecheck.faults.scoreboard import Score
+from lanecheck.tensorcore import Evidence as Evidence
 from lanecheck.trial import Failure, Result, Target
 
 SCHEMA = Path(__file__).with_name("schema-0.json")
@@ -41,13 +42,19 @@ class Status(str, Enum):
 
 
 class CellRecord(_Record):
-    """One row of the ledger: arch × device × job. ``reason`` is what was shown, or why nothing was."""
+    """One row of the ledger: arch × device × job.
+
+    Attributes:
+        reason: what was shown, or why nothing was.
+        evidence: how the tensor core's model that predicted the bits is known.
+    """
 
     arch: str
     device: str
     job: str
     status: Status
     reason: str
+    evidence: Evidence | None = None
 
 
 class BuildRecord(_Record):

@@ -65,7 +65,7 @@ int token_blocks(int64_t m) { return static_cast<int>((m + 7) / 8); }
 int matrices(const PackedGemvArgs& a) { return a.w[1] ? 2 : 1; }
 int64_t row_blocks(const PackedGemvArgs& a) { return (a.n + kRows - 1) / kRows; }
 
-// Partial sums of all slices, rounded up so that the arrival counters behind them are aligned.
+// Partial sums of all slices, in front of the arrival counters.
 int64_t partial_floats(const PackedGemvArgs& a) {
   return row_blocks(a) * a.s * matrices(a) * token_blocks(a.m) * kTile;
 }
@@ -79,6 +79,9 @@ bool well_formed(const PackedGemvArgs& a) {
   if (a.ldx < a.k && a.m > 1) return false;
   if (a.ldy < a.n && a.m > 1) return false;
   if (!a.x || !a.w[0] || !a.y[0] || !aligned(a.w[0], 16) || !aligned(a.w[1], 16)) return false;
+  const size_t item = a.out_fp32 ? sizeof(float) : sizeof(bf16);
+  if (!aligned(a.x, sizeof(bf16)) || !aligned(a.y[0], item) || !aligned(a.y[1], item)) return false;
+  if (!aligned(a.bias[0], sizeof(bf16)) || !aligned(a.bias[1], sizeof(bf16))) return false;
   if (a.fused && mats == 1) return false;
   if (mats == 2 && !a.fused && !a.y[1]) return false;
   if (a.nw < 1 || a.nw > max_warps(nb, mats) || a.s < 1 || a.s > 65535) return false;

@@ -17,9 +17,10 @@ extern "C" {
 struct PackedGemvArgs {
   const void* x;        // [m, k] BF16, rows ldx apart, 2-byte aligned
   const void* w[2];     // packed BF16, 16-byte aligned; w[1] null unless dual
-  const void* bias[2];  // [n] BF16 or null
-  void* y[2];           // [m, n] FP32 or BF16, rows ldy apart; y[1] only when dual and not fused
-  void* workspace;      // packed_gemv_workspace_bytes(), 16-byte aligned, any contents
+  const void* bias[2];  // [n] BF16, 2-byte aligned, or null
+  void* y[2];       // [m, n] FP32 or BF16, aligned to its element, rows ldy apart; y[1] only when
+                    // dual and not fused
+  void* workspace;  // packed_gemv_workspace_bytes(), 16-byte aligned, any contents
   int64_t m, n, k, ldx, ldy;
   int32_t nw, u, s;  // warps a CTA, K blocks a trip, slices of K
   int32_t fused;     // dual: y[0] = silu(x · w[0]ᵀ) · (x · w[1]ᵀ)

@@ -89,6 +89,7 @@ void gemv(const Tensor& x, const Tensor& w, const std::optional<Tensor>& w2,
   require(x.is_cuda() && x.scalar_type() == ScalarType::BFloat16 && row_strided(x),
           "x must be BF16 [M, K] on a GPU, columns adjacent and rows apart");
   require(y.dim() == 2 && y.size(0) == x.size(0), "y must be [M, N] with the M of x");
+  require(x.size(0) <= 64, "x must have at most 64 tokens");
   require(walk.size() == 3, "walk must be [nw, u, s]");
   for (const int64_t value : walk) require(value >= 1 && value <= 65535, "walk is out of range");
   require(w2 || !bias2, "bias2 needs w2");
