@@ -348,10 +348,21 @@ def test_build_says_what_is_missing(monkeypatch, tmp_path, capsys):
     assert stopped.value.code == 2
 
 
-@pytest.mark.skipif(
-    not (shutil.which("nvcc") and shutil.which("g++")), reason="needs nvcc and g++ on PATH"
-)
-def test_the_binding_needs_only_the_stable_abi(tmp_path, monkeypatch):
+@pytest.fixture
+def cuda_compiler(monkeypatch):
+    """An nvcc and a g++: the machine's own, or those that lanecheck finds or installs."""
+    toolchain = pytest.importorskip("lanecheck.toolchain")
+    errors = pytest.importorskip("lanecheck.errors")
+    tools = toolchain.Toolchain()
+    try:
+        environment = tools.compile_environment
+    except errors.CannotRun as missing:
+        pytest.skip(str(missing))
+    for name, value in {**environment, "CUDA_HOME": str(tools.root)}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_the_binding_needs_only_the_stable_abi(tmp_path, monkeypatch, cuda_compiler):
     """The binding beside a kernel of three stubs: seconds rather than a minute."""
     sources = shutil.copytree(recipe.root, tmp_path / "csrc")
     (sources / "launch.cu").write_text(
