@@ -56,6 +56,12 @@ def test_nothing_is_said_against_a_right_kernel(regime: str, out: str):
     assert {verdict.oracle for verdict in verdicts} == expected
 
 
+def test_outputs_of_a_failed_execution_are_not_judged():
+    abandoned = {"y": np.full((3, 4), POISON["fp32"], np.uint32)}
+    sick = replace(healthy(), outputs=abandoned, problems=(Problem("deadlock", "nobody moves"),))
+    assert [verdict.oracle for verdict in oracles.judge(sick)] == ["execution"]
+
+
 # execution
 
 

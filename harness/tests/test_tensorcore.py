@@ -530,6 +530,7 @@ def test_every_capability_says_how_it_is_known() -> None:
 
 
 def test_without_a_compiler_the_error_says_what_to_do(monkeypatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     native.build.cache_clear()
     with pytest.raises(CannotRun, match="no C\\+\\+ compiler here"):
