@@ -1,0 +1,38 @@
+"""The README is true: its output blocks are filled, its commands exist, CI runs its test command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lanecheck.cli import builds, checks, records
+
+ROOT = Path(__file__).parent.parent.parent
+README = ROOT / "README.md"
+
+pytestmark = pytest.mark.skipif(not README.exists(), reason="not a checkout")
+
+
+def test_every_output_block_is_filled() -> None:
+    blocks = re.findall(r"<!-- output: (.+?) -->\n```\n(.*?)```", README.read_text(), re.DOTALL)
+    assert {command for command, _ in blocks} == {
+        "lanecheck verify",
+        "lanecheck demo swap-x-halves",
+    }
+    assert all(len(text.splitlines()) > 10 for _, text in blocks)
+
+
+def test_every_command_exists() -> None:
+    known = {c.__name__ for group in (checks, builds, records) for c in group.COMMANDS}
+    named = set(re.findall(r"`lanecheck (\w+)", README.read_text()))
+    assert named
+    assert named <= known
+
+
+def test_ci_runs_the_test_command() -> None:
+    (command,) = re.findall(r"^(python3 noxfile\.py -s tests)\b", README.read_text(), re.MULTILINE)
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert shlex.split(command) in [shlex.split(line) for line in lines]
