@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -34,5 +33,4 @@ def test_every_command_exists() -> None:
 
 def test_ci_runs_the_test_command() -> None:
     (command,) = re.findall(r"^(python3 noxfile\.py -s tests)\b", README.read_text(), re.MULTILINE)
-    lines = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert shlex.split(command) in [shlex.split(line) for line in lines]
+    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
