@@ -117,7 +117,8 @@ def build_host(
 
     if variant not in simt.VARIANTS:
         raise BadInput(f"unknown host variant {variant!r}; known: {', '.join(simt.VARIANTS)}")
-    cxx, home, flags = toolchain.cxx, Path(simt.__file__).parent, simt.VARIANTS[variant]
+    cxx, home = toolchain.cxx, Path(simt.__file__).parent
+    flags = simt.VARIANTS[variant].adapted(str(cxx))
     environment = {**toolchain.environment, "LC_ALL": "C"}
     ingredients = (toolchain.cxx_version, json.dumps(tree(home)))
 

@@ -20,6 +20,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from lanecheck import sanitizer, simt
 from lanecheck import trial as trials
 from lanecheck.memory import STICKY
+from lanecheck.toolchain import find_cxx
 from lanecheck.trial import Failure, Result, Target, Trial
 from lanecheck.verdict import Outcome, Verdict
 
@@ -148,7 +149,7 @@ def _needs(target: Target) -> Mapping[str, str]:
     if target.device == "cuda":
         return {"CUDA_VISIBLE_DEVICES": target.gpu} if target.gpu else {}
     variant = simt.VARIANTS.get(target.variant)
-    return variant.environment() if variant and target.library else {}
+    return variant.environment(str(find_cxx(os.environ))) if variant and target.library else {}
 
 
 @contextmanager

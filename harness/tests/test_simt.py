@@ -435,3 +435,16 @@ def test_orders(libraries: Mapping[str, HostLibrary], order: str) -> None:
             expect(library.report(), "race", RACES[order])
         else:
             assert library.report() is None, library.report()
+
+
+# --- compilers
+
+
+def test_clang_is_spoken_to_in_its_own_words() -> None:
+    for name, variant in VARIANTS.items():
+        assert variant.adapted("/usr/bin/g++-13") == variant
+        clang = variant.adapted("/usr/bin/clang++-18")
+        words = [*clang.compile_flags, *clang.runtime_flags, *clang.link_flags]
+        assert not [w for w in words if "gnu-unique" in w or "tail" in w or w.startswith("--param")]
+        assert ("-mllvm" in words) == (name == "hooks")
+        assert (clang.preload is None) == (variant.preload is None)

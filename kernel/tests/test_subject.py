@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,15 @@ def test_a_campaign_runs_the_main_loop_of_every_kernel(count, trips) -> None:
     expected |= {(nb, mats, 1, False) for nb, mats, _ in KERNELS}
     assert len(expected) == 60
     assert seen == expected
+
+
+@pytest.mark.skipif(not shutil.which("clang++"), reason="no clang++ on PATH")
+def test_clang_builds_it_with_the_same_bits(monkeypatch) -> None:
+    monkeypatch.setenv("CXX", "clang++")
+    library = build_host(SUBJECT.recipe, "plain", Toolchain()).path
+    clang = Target(REFERENCE, "host", ("8.0", "9.0"), library)
+    for nb, mats, u in KERNELS[::7]:
+        assert complaints(case(m=8 * nb, dual=mats - 1, u=u, k=32 * u + 8, s=2), clang) == []
 
 
 def test_u_changes_no_bit(host) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,10 +29,23 @@ _RUNTIME = (
 _LINK = ("-shared", "-Wl,-Bsymbolic", f"-Wl,-T,{INCLUDE.parent / 'shared.ld'}")
 _SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
+# What only g++ takes, and what clang++ says instead: it neither merges tails that contain calls to
+# another file at -O1 nor makes unique symbols.
+_CLANG: Mapping[str, tuple[str, ...]] = {
+    "-fno-gnu-unique": (),
+    "-fno-tree-tail-merge": (),
+    "-fno-crossjumping": (),
+    "-fsanitize-sections=simt_shared": (),
+    "--param=tsan-distinguish-volatile=1": ("-mllvm", "-tsan-distinguish-volatile=1"),
+}
+
 
 @dataclass(frozen=True)
 class HostVariant:
-    """Flags for `g++`; `preload` and `env` are for the process that loads the library."""
+    """Flags for `g++`, or once :meth:`adapted` for the compiler that is there.
+
+    `preload` and `env` are for the process that loads the library.
+    """
 
     name: str
     compile_flags: tuple[str, ...] = _KERNEL
@@ -40,11 +54,28 @@ class HostVariant:
     preload: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
+    def adapted(self, compiler: str) -> HostVariant:
+        """The same variant as this compiler spells it: `g++` or `clang++`, by its file's name."""
+        if "clang" not in Path(compiler).name:
+            return self
+
+        def spelled(flags: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(word for flag in flags for word in _CLANG.get(flag, (flag,)))
+
+        shared = ("-shared-libasan",) if self.preload else ()
+        return replace(
+            self,
+            compile_flags=spelled(self.compile_flags),
+            runtime_flags=spelled(self.runtime_flags),
+            link_flags=(*spelled(self.link_flags), *shared),
+            preload=self.preload and f"libclang_rt.asan-{platform.machine()}.so",
+        )
+
     def environment(self, compiler: str = "g++") -> dict[str, str]:
         """This process's environment, completed for a child that loads such a library."""
         environment = os.environ | dict(self.env)
-        if self.preload:
-            command = [compiler, f"-print-file-name={self.preload}"]
+        if preload := self.adapted(compiler).preload:
+            command = [compiler, f"-print-file-name={preload}"]
             library = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             before = environment.get("LD_PRELOAD")
             environment["LD_PRELOAD"] = f"{library.strip()}:{before}" if before else library.strip()

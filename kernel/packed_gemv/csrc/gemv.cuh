@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(max_warps(NB, MATS) * 32, 1) gemv_kernel(const
   __syncthreads();
 
   constexpr int kSums = NB * kTile;
-  float* const partials = p.partials + static_cast<size_t>(rb) * S * MATS * kSums;
+  float* const partials = S > 1 ? p.partials + static_cast<size_t>(rb) * S * MATS * kSums : nullptr;
   for (int e = tid; e < kSums; e += blockDim.x) {
     float sum[MATS];
 #pragma unroll
