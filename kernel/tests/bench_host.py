@@ -26,7 +26,7 @@ def test_launches(benchmark, m, n, k, nw, variant) -> None:
     """Launches of one shape with the bits of a Hopper tensor core, without oracles."""
     sizes = {"m": m, "n": n, "k": k, "nw": nw, "u": 4, "s": 1}
     rest = dict.fromkeys(("dual", "fused", "bias", "xpad", "xoff", "ypad"), 0)
-    values = {"out": "fp32", "regime": "normal", "side": "upper", "seed": 3}
+    values = {"out": "fp32", "regime": "normal", "side": "upper", "seed": 4}
     case = Case(SUBJECT.name, {**sizes, **rest, **values})
     with launcher(SUBJECT, case, target(variant, "9.0")) as launch:
         assert not benchmark(launch)
