@@ -19,6 +19,7 @@ from small_kernel import ARCHS, SmallRecipe, cuda_toolchain
 import lanecheck
 from lanecheck.build import BuildFailed, build_all, build_device, build_host, first_error, run
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.simt import HostVariant
 from lanecheck.toolchain import Toolchain
 
 SOURCE = """\
@@ -52,11 +53,12 @@ def simt(tmp_path, monkeypatch):
     (home / "include" / "extra.h").write_text("#define EXTRA 100\n")
     (home / "runtime.cpp").write_text("int runtime() { return RUNTIME; }\n")
 
-    def variant(*runtime: str) -> SimpleNamespace:
-        return SimpleNamespace(
-            compile_flags=["-fPIC", "-include", "extra.h"],
-            runtime_flags=list(runtime),
-            link_flags=["-Wl,-z,defs"],
+    def variant(*runtime: str) -> HostVariant:
+        return HostVariant(
+            "stand-in",
+            compile_flags=("-fPIC", "-include", "extra.h"),
+            runtime_flags=runtime,
+            link_flags=("-Wl,-z,defs",),
         )
 
     fake = SimpleNamespace(
