@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,8 +167,8 @@ def test_a_link_error_is_a_failed_build(simt, recipe, toolchain):
 
 def test_a_command_that_writes_nothing_is_a_failed_build(simt, recipe, toolchain, monkeypatch):
     monkeypatch.setattr(HostRecipe, "host", lambda self, *rest: ["true"])
-    simt_variants = sys.modules["lanecheck.simt"].VARIANTS["plain"]
-    monkeypatch.setattr(simt_variants, "link_flags", ["--version"])
+    variants = sys.modules["lanecheck.simt"].VARIANTS
+    monkeypatch.setitem(variants, "plain", replace(variants["plain"], link_flags=("--version",)))
     with pytest.raises(BuildFailed, match=r"did not write host-plain\.so"):
         build_host(recipe, "plain", toolchain)
 
