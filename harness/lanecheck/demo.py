@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -12,12 +13,11 @@ from rich.syntax import Syntax
 
 from lanecheck import cases
 from lanecheck.build import build_host
-from lanecheck.errors import BadInput
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.matrix import Matrix
 from lanecheck.shrink import smallest
-from lanecheck.subject import Subject, load
+from lanecheck.subject import Subject, faults_of, load, recipe_of
 from lanecheck.terminal import Progressing
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target, observe
@@ -31,19 +31,17 @@ def show(fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, ou
         BadInput: if there is no such fault.
     """
     subject = load(reference)
-    if subject.faults is None or subject.recipe is None:
-        raise BadInput(f"subject '{subject.name}' has no fault catalogue")
-    fault = catalogue.find(subject.faults, fault_id)
+    fault, recipe = catalogue.find(faults_of(subject), fault_id), recipe_of(subject)
     out.print(f"[bold]{fault.id}[/]: {fault.title}")
     out.print(fault.models.strip(), markup=False)
     out.print(f"A public report of the kind: {fault.report}\n", soft_wrap=True)
-    out.print(Syntax("", "diff").highlight(_diff(fault, subject)), soft_wrap=True)
+    out.print(Syntax("", "diff").highlight(_diff(fault, recipe.root)), soft_wrap=True)
 
     with Progressing(out) as listener:
         listener.stage("fuzz the faulty kernel")
-        healthy = build_host(subject.recipe, "plain", toolchain).path
+        healthy = build_host(recipe, "plain", toolchain).path
         target = Target(reference, "host", matrix.devices["host"].mma[-1:], healthy)
-        score = scoreboard.score(fault, target, subject.recipe, toolchain, LocalExecutor(), seed=0)
+        score = scoreboard.score(fault, target, recipe, toolchain, LocalExecutor(), seed=0)
         for oracle, failing in sorted(score.noticed.items()):
             said = score.first[oracle].verdict.evidence
             out.print(f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases")
@@ -68,10 +66,9 @@ def show(fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, ou
     out.print(f"lanecheck replay {options} '{line}'", markup=False, soft_wrap=True)
 
 
-def _diff(fault: catalogue.Fault, subject: Subject) -> str:
-    assert subject.recipe is not None
-    healthy = (subject.recipe.root / fault.file).read_text().splitlines()
-    faulty = fault.inject(subject.recipe.root)[fault.file].splitlines()
+def _diff(fault: catalogue.Fault, root: Path) -> str:
+    healthy = (root / fault.file).read_text().splitlines()
+    faulty = fault.inject(root)[fault.file].splitlines()
     lines = difflib.unified_diff(
         healthy, faulty, fault.file, f"{fault.file} with the fault", "", "", 1
     )

@@ -187,3 +187,14 @@ def recipe_of(subject: Subject) -> Recipe:
             "run lanecheck fuzz on it"
         )
     return subject.recipe
+
+
+def faults_of(subject: Subject) -> Path:
+    """The subject's fault catalogue.
+
+    Raises:
+        BadInput: if it has none.
+    """
+    if subject.faults is None:
+        raise BadInput(f"subject '{subject.name}' has no fault catalogue")
+    return subject.faults

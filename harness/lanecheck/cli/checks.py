@@ -23,7 +23,6 @@ from lanecheck.cli.options import (
     SubjectOption,
     VariantOption,
     WorkersOption,
-    faults_of,
     matrix_path,
     out,
     print_failure,
@@ -48,7 +47,7 @@ from lanecheck.reports.model import (
     campaign_record,
     fault_record,
 )
-from lanecheck.subject import load, recipe_of
+from lanecheck.subject import faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
 from lanecheck.trial import Target, Trial
 from lanecheck.verify import Plan

@@ -21,7 +21,7 @@ from lanecheck.errors import BadInput, CannotRun
 from lanecheck.faults import catalogue
 from lanecheck.matrix import Arch, Device, Matrix
 from lanecheck.reports.model import CampaignRecord, FailureRecord
-from lanecheck.subject import Subject, load, recipe_of
+from lanecheck.subject import Subject, faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, console
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Target
@@ -134,13 +134,6 @@ def read_target(
         raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
     library = build_device(subject.recipe, chosen, tools, overlay).path
     return Target(reference, "cuda", (here[0].cc,), library, arch, here[0].uuid)
-
-
-def faults_of(subject: Subject) -> Path:
-    """The subject's catalogue."""
-    if subject.faults is None:
-        raise BadInput(f"subject '{subject.name}' has no fault catalogue")
-    return subject.faults
 
 
 def print_failures(
