@@ -59,5 +59,6 @@ def fuzz(
         total.add(result)
         total.seconds = time.perf_counter() - start
         progress(total)
-    total.failures.sort(key=lambda failure: failure.line)
+    for notes in (total.failures, total.reordered):
+        notes.sort(key=lambda note: note.line)
     return total

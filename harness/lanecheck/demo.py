@@ -41,13 +41,15 @@ def show(fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, ou
         listener.stage("fuzz the faulty kernel")
         healthy = build_host(recipe, "plain", toolchain).path
         target = Target(reference, "host", matrix.devices["host"].mma[-1:], healthy)
-        score = scoreboard.score(fault, target, recipe, toolchain, LocalExecutor(), seed=0)
+        (score,) = scoreboard.run_catalogue(
+            [fault], target, recipe, toolchain, LocalExecutor(), seed=0
+        )
         for oracle, failing in sorted(score.noticed.items()):
             said = score.first[oracle].verdict.evidence
             out.print(f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases")
             out.print(Padding(escape(said), (0, 0, 0, 3), expand=False))
-        if not score.killed:
-            out.print(f"[bold red]nothing noticed in {score.cases} cases[/]")
+        if fault.control or not score.killed:
+            out.print(outcome(score))
             return
 
         variant, library = next(iter(score.libraries.items()))
@@ -64,6 +66,25 @@ def show(fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, ou
     options = f"--fault {fault.id}" + ("" if variant == "plain" else f" --variant {variant}")
     out.print("\nThe smallest case found:" if variant == "plain" else "\nOne case:")
     out.print(f"lanecheck replay {options} '{line}'", markup=False, soft_wrap=True)
+
+
+def outcome(score: scoreboard.Score) -> str:
+    """What became of a control, or why a fault survived."""
+    cases = f"{score.cases} cases"
+    if score.fault.control:
+        verdict = "[bold green]clean[/]" if score.clean else "[bold red]flagged[/]"
+        return (
+            f"a control, {verdict}: {score.reordered} of {cases} reordered, {score.rung.total()} failing; "
+            f"expected: {score.fault.expect}"
+        )
+    if not score.noticed:
+        text = f"nothing noticed in {cases}"
+    elif not score.healthy:
+        text = "the kernel without the fault fails these cases too"
+    else:
+        others = ", ".join(score.noticed)
+        text = f"noticed only by {others}, not by {', '.join(score.silent)}, which should have"
+    return f"[bold red]survived: {text}[/]"
 
 
 def _diff(fault: catalogue.Fault, root: Path) -> str:

@@ -1,16 +1,20 @@
-"""One observed run of a case: what went in, what came out, what the machine had to say."""
+"""One observed case: what went in, what came out, what the machine had to say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lanecheck.cases import Case
-from lanecheck.subject import Bits, Subject
+from lanecheck.subject import Bits, Params, Subject
 from lanecheck.tensorcore import TensorCore
 
-#: What every output element holds before the run: a NaN that no kernel computes.
-POISON = {"bf16": 0x7FA5, "fp32": 0x7FA5A5A5, "byte": 0xA5}
+#: What every output and workspace element holds before a run, by colour and dtype. The first is a NaN
+#: that no kernel computes, the second an ordinary number: what depends on either shows.
+POISON = (
+    {"bf16": 0x7FA5, "fp32": 0x7FA5A5A5, "byte": 0xA5},
+    {"bf16": 0x4B5A, "fp32": 0x4B5A5A5A, "byte": 0x5A},
+)
 
 
 @dataclass(frozen=True)
@@ -22,20 +26,48 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Run:
+    """One launch.
+
+    Attributes:
+        outputs: bits by name; a copy, in logical shape.
+        strays: output tensor name to how many poisoned elements between its rows were overwritten.
+        problems: the machine's own reports.
+    """
+
+    outputs: Mapping[str, Bits]
+    strays: Mapping[str, int]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
 class Observation:
-    """What an oracle may look at.
+    """What an oracle may look at, and ask.
 
     Attributes:
         subject, case: what ran. core: the tensor core it ran on.
-        inputs: bits by name. outputs: bits by name; a copy, in logical shape.
-        strays: output tensor name to how many poisoned elements between its rows were overwritten.
-        problems: the machine's own reports.
+        inputs: bits by name.
+        runs: the case once under each colour of :data:`POISON`, each under a schedule of its own.
+        launch: runs the kernel again, with other parameters or inputs, under the first colour.
     """
 
     subject: Subject
     case: Case
     core: TensorCore
     inputs: Mapping[str, Bits]
-    outputs: Mapping[str, Bits]
-    strays: Mapping[str, int]
-    problems: tuple[Problem, ...]
+    runs: tuple[Run, ...]
+    launch: Callable[[Params, Mapping[str, Bits]], Run]
+
+    @property
+    def params(self) -> Params:
+        return self.case.params
+
+    @property
+    def outputs(self) -> Mapping[str, Bits]:
+        """Of the first run."""
+        return self.runs[0].outputs
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Of every run."""
+        return [problem for run in self.runs for problem in run.problems]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from lanecheck.build import Recipe
 from lanecheck.errors import BadInput
+from lanecheck.order import Order
 from lanecheck.tensorcore import TensorCore
 
 Bits = npt.NDArray[Any]
@@ -102,8 +103,24 @@ class Buffer:
     elements: Bits | None = None
 
 
+@dataclass(frozen=True)
+class Product:
+    """A matrix product inside a launch: ``output[m, n] = Σ_k x[m, k] · w[n, k] + bias[n]``.
+
+    Attributes:
+        output, x, w, bias: names of tensors; there may be no bias.
+        plain: the output is this sum, rounded once. Otherwise an epilogue makes more of it.
+    """
+
+    output: str
+    x: str
+    w: str
+    bias: str | None = None
+    plain: bool = True
+
+
 class Subject(Protocol):
-    """A kernel under test.
+    """A kernel under test. Inherit from it: what has a body here need not be written.
 
     Attributes:
         name: one word, the first of every case line.
@@ -113,21 +130,21 @@ class Subject(Protocol):
     """
 
     name: str
-    recipe: Recipe | None
-    faults: Path | None
-    instructions: Sequence[str]
+    recipe: Recipe | None = None
+    faults: Path | None = None
+    instructions: Sequence[str] = ()
 
     def draw(self, draw: Draw) -> dict[str, int | str]:
         """Draw the subject's own axes of a case."""
+        ...
 
     def tensors(self, params: Params) -> list[Tensor]:
         """Every operand of the launch. Raises BadInput for parameters outside the domain."""
+        ...
 
     def terms(self, params: Params) -> int:
         """How many products and addends one output element sums."""
-
-    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
-        """The ``packed`` tensors, computed from the inputs."""
+        ...
 
     def launch(
         self,
@@ -137,19 +154,42 @@ class Subject(Protocol):
         stream: int,
     ) -> str | None:
         """Run the kernel once. Returns what went wrong at launch, or None."""
+        ...
 
     def reference(
         self, params: Params, inputs: Mapping[str, Bits]
     ) -> dict[str, npt.NDArray[np.float64]]:
         """The outputs in float64."""
+        ...
 
-    def sums(self, params: Params) -> bool:
-        """Whether every output is a plain sum of products and addends, so that integers are exact."""
+    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
+        """The ``packed`` tensors, computed from the inputs."""
+        return {}
+
+    def products(self, params: Params) -> Sequence[Product]:
+        """The matrix products that the outputs are made of, if this is such a kernel."""
+        return ()
 
     def predict(
         self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
     ) -> dict[str, Bits] | None:
         """The outputs' bits on a device with this tensor core, or None if the order is not declared."""
+        return None
+
+    def order(self, params: Params) -> Order | None:
+        """The order in which every product of the launch is summed, if the subject declares it."""
+        return None
+
+    def resized(
+        self, params: Params, m: int | None = None, n: int | None = None, k: int | None = None
+    ) -> Params | None:
+        """The same launch with other sizes, if the subject claims that every element keeps its bits.
+
+        The claim: they follow from the element's own token and row, wherever those stand and whatever
+        stands beside them (``m``, ``n``), and zeros after the last k (``k``) change nothing. None
+        where it is not made, as it is not by default.
+        """
+        return None
 
 
 def load(reference: str) -> Subject:

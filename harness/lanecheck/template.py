@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from lanecheck.subject import Tensor
+from lanecheck.subject import Product, Subject, Tensor
 from lanecheck.values import real_values, rounded_bits
 
 
-class MyKernel:
+class MyKernel(Subject):
     # The first word of every case line.
     name = "my_kernel"
     # How to compile it: an object with `root`, `device()` and `host()` (see lanecheck.build.Recipe),
-    # or None for a Python callable, as here.
+    # or None for a Python callable, as here. Weights that your kernel wants repacked are tensors of role
+    # "packed", computed in derive() from those of role "source".
     recipe = None
     # Folder of deliberate faults, one YAML file each (see lanecheck.faults.catalogue), or None.
     faults = None
@@ -48,10 +49,6 @@ class MyKernel:
         """How many products one output sums: integers are drawn so that such sums are exact."""
         return params["k"]
 
-    def derive(self, params, inputs):
-        """Tensors of role "packed", computed from those of role "source". None here."""
-        return {}
-
     def launch(self, library, params, buffers, stream):
         """Run the kernel: `library` is the ctypes.CDLL of your recipe, buffers[name].address a pointer.
 
@@ -68,13 +65,12 @@ class MyKernel:
         with np.errstate(invalid="ignore"):
             return {"y": real_values(inputs["x"]) @ real_values(inputs["w"]).T}
 
-    def sums(self, params):
-        """Whether outputs are plain sums of products, so that integer inputs have one right answer."""
-        return True
+    def products(self, params):
+        """The matrix products that the outputs consist of. Most oracles ask for these."""
+        return [Product(output="y", x="x", w="w")]
 
-    def predict(self, params, inputs, core):
-        """The exact bits on a tensor core, if your kernel declares its order of additions; else None."""
-        return None
+    # If your kernel declares its order of additions, predict(), order() and resized() of
+    # lanecheck.subject.Subject turn it into exact bits, an error bound and batch invariance.
 
 
 SUBJECT = MyKernel()

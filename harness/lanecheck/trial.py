@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lanecheck import cases, oracles, simt
+from lanecheck import cases, oracles, sight, simt
 from lanecheck.cases import Case
 from lanecheck.errors import LanecheckError
 from lanecheck.memory import CudaMemory, HeapMemory, Memory, SimtMemory
-from lanecheck.observation import POISON, Observation, Problem
-from lanecheck.subject import Bits, Buffer, Subject, Tensor, load, recipe_of
+from lanecheck.observation import POISON, Observation, Problem, Run
+from lanecheck.subject import Bits, Buffer, Params, Subject, Tensor, load, recipe_of
 from lanecheck.tensorcore import TensorCore, model_for
 from lanecheck.values import draw_values
-from lanecheck.verdict import Verdict
+from lanecheck.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Trial:
-    """Cases for one process: explicit lines, or a run of a campaign's indices."""
+    """Cases for one process: explicit lines, or a run of a campaign's indices.
+
+    Attributes:
+        thorough: let a diagnosis cost what it may, for cases that are looked at rather than counted.
+    """
 
     target: Target
     lines: tuple[str, ...] = ()
     seed: int = 0
     indices: range = range(0)
+    thorough: bool = False
 
     def cases(self, subject: Subject) -> Iterator[Case]:
         yield from (cases.parse(line, subject) for line in self.lines)
@@ -68,7 +73,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Failure:
-    """One case that an oracle judged wrong."""
+    """One case of which an oracle said something else than that it passes."""
 
     line: str
     capability: str
@@ -77,21 +82,31 @@ class Failure:
 
 @dataclass
 class Result:
-    """What a trial saw. ``judged`` counts verdicts by oracle."""
+    """What a trial saw.
+
+    Attributes:
+        cases: how many ran. blind: how many of them are no evidence, see :mod:`lanecheck.sight`.
+        judged: verdicts by oracle.
+        failures: what is wrong. reordered: what is right, in another order than the declared one.
+    """
 
     cases: int = 0
+    blind: int = 0
     launches: int = 0
     seconds: float = 0.0
     judged: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    reordered: list[Failure] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
         """Merge another trial's result into this one."""
         self.cases += other.cases
+        self.blind += other.blind
         self.launches += other.launches
         self.seconds += other.seconds
         self.judged += other.judged
         self.failures += other.failures
+        self.reordered += other.reordered
 
 
 def run(trial: Trial) -> Result:
@@ -100,7 +115,7 @@ def run(trial: Trial) -> Result:
     result = Result()
     start = time.perf_counter()
     for case in trial.cases(subject):
-        for _ in judged(subject, case, trial.target, result):
+        for _ in judged(subject, case, trial.target, result, thorough=trial.thorough):
             pass
     result.seconds = time.perf_counter() - start
     return result
@@ -112,22 +127,31 @@ def judged(
     target: Target,
     result: Result,
     inputs: Mapping[str, Bits] | None = None,
+    thorough: bool = False,
 ) -> Iterator[Observation]:
-    """:func:`observe` a case, let every oracle judge it, and count into ``result``."""
+    """:func:`observe` a case, let every oracle judge it, and count into ``result``.
+
+    Args:
+        inputs: bits by name; drawn from the case's seed if not given.
+        thorough: let a diagnosis cost what it may.
+    """
+    inputs = draw_inputs(subject, case) if inputs is None else inputs
     result.cases += 1
+    result.blind += sight.unseen(subject, case.params, inputs) is not None
     for capability, observation in observe(subject, case, target, inputs):
-        result.launches += 1
-        for verdict in oracles.judge(observation):
+        result.launches += len(observation.runs)
+        for verdict in oracles.judge(observation, thorough=thorough):
             result.judged[verdict.oracle] += 1
-            if verdict.wrong:
-                result.failures.append(Failure(case.line, capability, verdict))
+            if verdict.outcome is not Outcome.PASS:
+                notes = result.failures if verdict.wrong else result.reordered
+                notes.append(Failure(case.line, capability, verdict))
         yield observation
 
 
 def observe(
     subject: Subject, case: Case, target: Target, inputs: Mapping[str, Bits] | None = None
 ) -> Iterator[tuple[str, Observation]]:
-    """Run one case once for each of the target's capabilities.
+    """Run one case on each of the target's capabilities, under each colour of poison.
 
     Args:
         inputs: bits by name; drawn from the case's seed if not given.
@@ -136,7 +160,16 @@ def observe(
     packed = subject.derive(case.params, inputs)
     for capability in target.capabilities:
         core = model_for(capability)
-        yield capability, _observe(subject, case, target, core, inputs, packed)
+
+        def launch(params: Params, inputs: Mapping[str, Bits], core: TensorCore = core) -> Run:
+            other = Case(case.subject, {**case.params, **params})
+            values = {**inputs, **subject.derive(params, inputs)}
+            (run,) = _runs(subject, other, target, core, values, colours=1)
+            return run
+
+        values = {**inputs, **packed}
+        runs = tuple(_runs(subject, case, target, core, values, colours=len(POISON)))
+        yield capability, Observation(subject, case, core, inputs, runs, launch)
 
 
 def draw_inputs(subject: Subject, case: Case) -> dict[str, Bits]:
@@ -151,24 +184,28 @@ def draw_inputs(subject: Subject, case: Case) -> dict[str, Bits]:
     }
 
 
-def _observe(
+def _runs(
     subject: Subject,
     case: Case,
     target: Target,
     core: TensorCore,
-    inputs: Mapping[str, Bits],
-    packed: Mapping[str, Bits],
-) -> Observation:
-    with _placed(subject, case, target, core, {**inputs, **packed}) as (regions, launch):
-        problems = launch()
-        outputs, strays = {}, {}
-        for name, (tensor, region, view) in regions.items():
-            if tensor.role != "output":
-                continue
-            outputs[name] = view.copy()
-            view[...] = POISON[tensor.dtype]
-            strays[name] = int((region.view(tensor.item) != POISON[tensor.dtype]).sum())
-        return Observation(subject, case, core, inputs, outputs, strays, tuple(problems))
+    values: Mapping[str, Bits],
+    colours: int,
+) -> Iterator[Run]:
+    with _placed(subject, case, target, core, values) as (regions, launch):
+        for colour in range(colours):
+            problems = launch(colour)
+            outputs, strays = {}, {}
+            for name, (tensor, region, view) in regions.items():
+                if tensor.role != "output":
+                    continue
+                poison = POISON[colour][tensor.dtype]
+                outputs[name] = view.copy()
+                view[...] = poison
+                strays[name] = int((region.view(tensor.item) != poison).sum())
+            yield Run(outputs, strays, tuple(problems))
+            if problems:
+                return
 
 
 @contextmanager
@@ -178,7 +215,7 @@ def launcher(subject: Subject, case: Case, target: Target) -> Iterator[Callable[
     values = {**inputs, **subject.derive(case.params, inputs)}
     core = model_for(target.capabilities[0])
     with _placed(subject, case, target, core, values) as (_, launch):
-        yield launch
+        yield lambda: launch(0)
 
 
 _Regions = dict[str, tuple[Tensor, npt.NDArray[np.uint8], Bits]]
@@ -191,39 +228,34 @@ def _placed(
     target: Target,
     core: TensorCore,
     values: Mapping[str, Bits],
-) -> Iterator[tuple[_Regions, Callable[[], list[Problem]]]]:
-    """The case's tensors in guarded memory, poisoned and then filled, and the launch over them."""
+) -> Iterator[tuple[_Regions, Callable[[int], list[Problem]]]]:
+    """The case's tensors in guarded memory, and the launch over them, by colour of poison."""
     library, memory = _open(target)
-    if isinstance(library, simt.HostLibrary):
-        library.configure(
-            schedule_seed=case.seed,
-            model=core.name,
-            resident_ctas=1 + case.seed % 8,
-            preempt=case.seed % 3 == 0,
-            poison_seed=case.seed,
-        )
+    host = library if isinstance(library, simt.HostLibrary) else None
     cdll = library.cdll if isinstance(library, simt.HostLibrary) else library
-    side = str(case.params["side"])
     try:
         buffers: dict[str, Buffer] = {}
         regions: _Regions = {}
+        if host:
+            _schedule(host, core, case.seed)
         for tensor in subject.tensors(case.params):
             if tensor.role == "source":
                 continue
             given = values.get(tensor.name)
             size = tensor.span * tensor.item.itemsize
+            side = str(case.params["side"])
             address, region = memory.allocate(
                 tensor.name, size, tensor.align, side, given is not None
             )
-            region.view(tensor.item)[:] = POISON[tensor.dtype]
             view = tensor.view(region)
+            region.view(tensor.item)[:] = POISON[0][tensor.dtype]
             if given is not None:
                 view[...] = given
             offset = tensor.offset * tensor.item.itemsize
             buffers[tensor.name] = Buffer(address + offset, view)
             regions[tensor.name] = (tensor, region, view)
 
-        def launch(stream: int) -> str | None:
+        def call(stream: int) -> str | None:
             try:
                 return subject.launch(cdll, case.params, buffers, stream)
             except LanecheckError:
@@ -231,9 +263,33 @@ def _placed(
             except (Exception, SystemExit) as error:
                 return f"{type(error).__name__}: {error}"
 
-        yield regions, lambda: memory.run(launch)
+        def launch(colour: int) -> list[Problem]:
+            if colour:
+                if host:
+                    _schedule(host, core, case.seed + colour)
+                _repaint(regions, colour, case.seed)
+            return memory.run(call)
+
+        yield regions, launch
     finally:
         memory.release()
+
+
+def _schedule(library: simt.HostLibrary, core: TensorCore, seed: int) -> None:
+    library.configure(
+        schedule_seed=seed,
+        model=core.name,
+        resident_ctas=1 + seed % 8,
+        preempt=seed % 3 == 0,
+        poison_seed=seed,
+    )
+
+
+def _repaint(regions: _Regions, colour: int, seed: int) -> None:
+    """Poison outputs and workspaces again; every other workspace stays as the last launch left it."""
+    for tensor, region, _ in regions.values():
+        if tensor.role == "output" or (tensor.role == "workspace" and seed % 2):
+            region.view(tensor.item)[:] = POISON[colour][tensor.dtype]
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ FP16 (2^11) accumulator would stay exact. The real-valued regimes are for bits a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -17,10 +18,18 @@ import numpy.typing as npt
 Bits = npt.NDArray[np.uint16]
 
 #: Simplest first: hypothesis shrinks towards the front.
-REGIMES = ("small", "wide", "normal", "spread", "subnormal", "special")
+REGIMES = ("small", "wide", "normal", "spread", "subnormal", "overflow", "special")
 INTEGER_REGIMES = ("small", "wide")
 
 _FP32_EXACT = 2.0**24
+
+# Exponents of whole rows, by regime, and how likely: tokens and weights of one row each meet at the
+# edge of the range in about half of the pairs, as products of two of them or as one with 2^0. A vector
+# (a bias) has the last of each: it lies where those products do.
+_SCALES = {
+    "subnormal": ((0, -68, -130), (0.3, 0.5, 0.2)),
+    "overflow": ((0, 60, 120), (0.3, 0.5, 0.2)),
+}
 _SPECIALS = np.array(
     [0x0000, 0x8000, 0x0001, 0x807F, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0xFFA1], np.uint16
 )
@@ -48,8 +57,8 @@ def draw_values(regime: str, shape: tuple[int, ...], terms: int, rng: np.random.
         return to_bf16(normal)
     if regime == "spread":
         return to_bf16(np.ldexp(normal, rng.integers(-20, 21, shape)))
-    if regime == "subnormal":
-        return to_bf16(np.ldexp(normal, rng.integers(-133, -55, shape)))
+    if regime in _SCALES:
+        return to_bf16(np.ldexp(normal, _row_exponents(regime, shape, rng)))
     if regime == "special":
         chosen = rng.random(shape) < 0.25 / max(terms, 8)
         return np.where(chosen, rng.choice(_SPECIALS, shape), to_bf16(normal))
@@ -73,6 +82,24 @@ def real_values(bits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     kind = ml_dtypes.bfloat16 if bits.dtype == np.uint16 else np.float32
     with np.errstate(invalid="ignore"):  # a signalling NaN
         return np.ascontiguousarray(bits).view(kind).astype(np.float64)
+
+
+def magnitudes(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs without their signs: the reference of these is Σ|terms| of a plain sum."""
+    return {
+        name: bits & np.array(2 ** (8 * bits.itemsize - 1) - 1, bits.dtype)
+        for name, bits in inputs.items()
+    }
+
+
+def _row_exponents(
+    regime: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    scales, likely = _SCALES[regime]
+    near = rng.integers(-4, 5, shape)
+    if len(shape) < 2:
+        return near + scales[-1]
+    return near + rng.choice(scales, (shape[0], *(1 for _ in shape[1:])), p=likely)
 
 
 def _largest(regime: str, terms: int) -> int:

@@ -97,9 +97,9 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         _fuzz_host(plan, variant, library, executor, listener)
         for variant, library in host_builds.items()
     ]
-    fault_records, real = [], None
+    scores, real = [], None
     if "host" in plan.devices:
-        fault_records = _break(plan, subject, faults, toolchain, executor, listener)
+        scores = _break(plan, subject, faults, toolchain, executor, listener)
         real = _real(plan, host_builds["plain"], listener)
     silicon, silicon_cells = _silicon(plan, archs, built, gpus, executor, listener)
 
@@ -126,7 +126,8 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
             if isinstance(library, Built)
         ],
         campaigns=[*campaigns, *silicon],
-        faults=fault_records,
+        faults=[m.fault_record(score) for score in scores if not score.fault.control],
+        controls=[m.control_record(score) for score in scores if score.fault.control],
         real=real,
     )
 
@@ -226,7 +227,8 @@ def _campaign(
 
     result = fuzz(target, budget, plan.seed, executor, progress, batch)
     record = m.campaign_record(result, target, plan.seed)
-    listener.end(record.summary, good=not record.failures and record.cases > 0)
+    good = None if record.reordered else True
+    listener.end(record.summary, good=False if record.failures or record.lacking else good)
     return record
 
 
@@ -237,20 +239,16 @@ def _break(
     toolchain: Toolchain,
     executor: Executor,
     listener: Listener,
-) -> list[m.FaultRecord]:
+) -> list[scoreboard.Score]:
     if not faults:
         return []
     listener.stage("break on purpose", len(faults))
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
-    records: list[m.FaultRecord] = []
-    for fault in faults:
-        listener.advance(len(records), fault.id)
-        score = scoreboard.score(fault, target, recipe_of(subject), toolchain, executor, plan.seed)
-        records.append(m.fault_record(score))
-    survived = [record.id for record in records if not record.killed]
-    text = f"{len(records) - len(survived)} of {len(records)} faults caught"
-    listener.end(f"{text}; survived: {', '.join(survived)}" if survived else text, not survived)
-    return records
+    scores = scoreboard.run_catalogue(
+        faults, target, recipe_of(subject), toolchain, executor, plan.seed, listener.advance
+    )
+    listener.end(scoreboard.summary(scores), good=all(score.good for score in scores))
+    return scores
 
 
 def _real(plan: Plan, library: Path, listener: Listener) -> m.RealRecord | None:
@@ -303,6 +301,18 @@ def _silicon(
 # Cells ----------------------------------------------------------------------------------------
 
 
+def campaign_cells(record: m.CampaignRecord, matrix: Matrix, device: str) -> list[m.CellRecord]:
+    """What one campaign alone shows: of every arch on the host, or of one build on a GPU.
+
+    Args:
+        device: name in the matrix of what it ran on.
+    """
+    if record.device == "host":
+        return [_fuzz_cell(arch, [record]) for arch in matrix.archs.values()]
+    (arch,) = (arch for arch in matrix.archs.values() if arch.name == record.variant)
+    return [_cell(arch, matrix.devices[device], "silicon", *_shown([record]))]
+
+
 def _cell(
     arch: Arch, device: Device | str, job: str, status: m.Status, reason: str
 ) -> m.CellRecord:
@@ -350,9 +360,13 @@ def _shown(campaigns: list[m.CampaignRecord]) -> tuple[m.Status, str]:
     if failures:
         return m.Status.DISPROVEN, f"{len(failures)} failures, first: {failures[0].line}"
     cases = sum(record.cases for record in campaigns)
-    if not all(record.numbers_judged for record in campaigns):
-        return m.Status.DISPROVEN, "no case's numbers were judged"
-    return m.Status.VERIFIED, f"{cases:,} cases"
+    blind = sum(record.blind for record in campaigns)
+    for record in campaigns:
+        if record.lacking:
+            return m.Status.DISPROVEN, record.lacking
+    reordered = any(record.reordered for record in campaigns)
+    text = f"{cases - blind:,} cases" + (", reordered" if reordered else "")
+    return m.Status.VERIFIED, text
 
 
 def _bench_cells(plan: Plan, archs: list[Arch], gpus: list[gpu.Gpu]) -> Iterable[m.CellRecord]:

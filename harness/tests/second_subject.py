@@ -11,17 +11,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from lanecheck.build import Recipe
 from lanecheck.errors import BadInput
-from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
+from lanecheck.order import Order
+from lanecheck.subject import Bits, Buffer, Draw, Params, Product, Subject, Tensor
 from lanecheck.tensorcore import TensorCore
 from lanecheck.values import real_values
 
@@ -29,13 +28,10 @@ from lanecheck.values import real_values
 FATAL_K = 13
 
 
-class Matmul:
+class Matmul(Subject):
     """y[m, n] = x[m, k] · w[n, k]ᵀ in FP32, stored as FP32 or BF16, rows of y apart by n + ypad."""
 
     name = "matmul"
-    recipe: Recipe | None = None
-    faults: Path | None = None
-    instructions: Sequence[str] = ()
 
     def draw(self, draw: Draw) -> dict[str, int | str]:
         return {
@@ -62,9 +58,6 @@ class Matmul:
 
     def terms(self, params: Params) -> int:
         return int(params["k"])
-
-    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
-        return {}
 
     def launch(
         self, library: Any, params: Params, buffers: Mapping[str, Buffer], stream: int
@@ -98,13 +91,8 @@ class Matmul:
         with np.errstate(invalid="ignore"):
             return {"y": real_values(inputs["x"]) @ real_values(inputs["w"]).T}
 
-    def sums(self, params: Params) -> bool:
-        return True
-
-    def predict(
-        self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
-    ) -> dict[str, Bits] | None:
-        return None
+    def products(self, params: Params) -> list[Product]:
+        return [Product("y", "x", "w")]
 
 
 class ByNumpy(Matmul):
@@ -153,6 +141,20 @@ class FlipsLowestBit(Predicting):
     def store(self, y: Bits, bits: Bits) -> None:
         y[...] = bits
         y[-1, -1] ^= 1
+
+
+class Reorders(Predicting):
+    """Right sums, an ULP from those of the order that it declares, two fused sums."""
+
+    def predict(
+        self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
+    ) -> dict[str, Bits] | None:
+        y = Matmul().product(inputs["x"], inputs["w"], str(params["out"]))
+        y[-1, -1] ^= 1
+        return {"y": y}
+
+    def order(self, params: Params) -> Order:
+        return Order(np.arange(32).reshape(2, 16), (range(2),), ((0,),))
 
 
 # Wrong accesses -------------------------------------------------------------------------------
@@ -234,14 +236,14 @@ class Raises(Ends):
 
 
 class DiesInCompany(ByNumpy):
-    """At the fifth launch of its process, whatever the case."""
+    """At the ninth launch of its process, the fifth case, whatever it is."""
 
     def __init__(self) -> None:
         self._launches = 0
 
     def product(self, x: Bits, w: Bits, out: str) -> Bits:
         self._launches += 1
-        if self._launches == 5:
+        if self._launches == 9:
             os._exit(4)
         return super().product(x, w, out)
 
@@ -252,6 +254,7 @@ SWAPS_TWO_ROWS = SwapsTwoRows()
 LEAVES_AN_ELEMENT = LeavesAnElement()
 PREDICTING = Predicting()
 FLIPS_LOWEST_BIT = FlipsLowestBit()
+REORDERS = Reorders()
 WRITES_INTO_GAP = WritesIntoGap()
 WRITES_PAST_END = Spoils("y", offset=1, end=True, size=3)
 WRITES_BEFORE_START = Spoils("w", offset=-4)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -37,23 +36,19 @@ from lanecheck.bench.model import (
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.run import Contender, Lineup, cuda_torch, race, row, run
 from lanecheck.bench.table import render
-from lanecheck.build import Recipe
 from lanecheck.errors import BadInput, CannotRun
-from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
-from lanecheck.tensorcore import TensorCore
+from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
+from lanecheck.subject import Product as MatrixProduct
 from lanecheck.trial import Target
 from lanecheck.verdict import Outcome
 
 SIZE = 1_000_000  # bytes a launch; at 1 µs that is 1000 GB/s
 
 
-class Product:
+class Product(Subject):
     """``y = x · Wᵀ`` in numpy: a subject without a library. ``wrong`` spoils one column."""
 
     name = "product"
-    recipe: Recipe | None = None
-    faults: Path | None = None
-    instructions: Sequence[str] = ()
 
     def __init__(self, wrong: bool = False, out: str = "fp32", inflated: int = 1) -> None:
         self.wrong, self.out, self.inflated = wrong, out, inflated
@@ -98,11 +93,8 @@ class Product:
     ) -> dict[str, npt.NDArray[np.float64]]:
         return {"y": _product(inputs["x"], inputs["w"]).astype(np.float64)}
 
-    def sums(self, params: Params) -> bool:
-        return True
-
-    def predict(self, params: Params, inputs: Mapping[str, Bits], core: TensorCore) -> None:
-        return None
+    def products(self, params: Params) -> list[MatrixProduct]:
+        return [MatrixProduct("y", "x", "w")]
 
 
 def _product(x: Bits, w: Bits) -> npt.NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -9,16 +10,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import typer
+from rich.text import Text
 from test_bench import passed, record, timed
 from test_reports import cell, report
 
-from lanecheck import cli
+from lanecheck import cli, demo
 from lanecheck.executor import LocalExecutor
+from lanecheck.faults import catalogue, scoreboard
+from lanecheck.faults.scoreboard import Score
 from lanecheck.reports import model, store
+from lanecheck.trial import Failure
+from lanecheck.verdict import Outcome, Verdict
 
 REPOSITORY = Path(__file__).parents[2]
 COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
@@ -181,6 +188,92 @@ def test_an_error_in_a_subject_is_not_called_disproven(lanecheck):
         assert complaint.splitlines()[-1].startswith("lanecheck: unexpected error")
 
 
+# Faults ---------------------------------------------------------------------------------------
+
+
+def scored(*ids: str, **fields: object) -> list[Score]:
+    """Scores of catalogue entries in which some oracles noticed."""
+    from packed_gemv.subject import SUBJECT
+
+    return [Score(catalogue.find(SUBJECT.faults, name), cases=200, **fields) for name in ids]
+
+
+def said(oracle: str, evidence: str) -> dict[str, Failure]:
+    return {oracle: Failure("x", "9.0", Verdict(oracle, Outcome.FAIL, evidence))}
+
+
+@KERNEL
+def test_faults_says_which_rung_fired_first_and_what_the_probes_say(
+    lanecheck, checkout, monkeypatch
+):
+    killed = scored(
+        "swap-x-halves",
+        noticed=Counter(integers=50, bits=199, probes=20),
+        rung=Counter(integers=50, bits=149),
+        first=said("probes", "x[0] and x[4] exchanged (8 of 160 k probed)"),
+    )
+    clean = scored("warps-added-backwards", reordered=7)
+    monkeypatch.setattr(scoreboard, "run_catalogue", lambda *_: killed + clean)
+    code, text, _ = lanecheck("faults", "--json", "faults.json")
+    assert code == 0
+    assert "ok break on purpose       1 of 1 faults caught, 1 of 1 controls clean" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert [
+        "swap-x-halves", "killed", "200", "bits", "(149)", "bits", "(50)",
+        "x[0]", "and", "x[4]", "exchanged",
+    ] in rows  # fmt: skip
+    assert ["integers", "(50)", "probes", "(20)"] in rows
+    assert ["warps-added-backwards", "clean", "200", "reordered", "7"] in rows
+    stored = json.loads((checkout / "faults.json").read_text())
+    assert stored["faults"][0]["rung"] == {"integers": 50, "bits": 149}
+    assert stored["controls"][0]["clean"]
+
+
+@KERNEL
+@pytest.mark.parametrize(
+    ("name", "noticed", "verdict"),
+    [
+        ("swap-x-halves", {}, "survived: swap-x-halves"),
+        ("warps-added-backwards", {"bound": 1}, "flagged: warps-added-backwards"),
+    ],
+)
+def test_faults_fails_for_a_survivor_and_for_a_flagged_control(
+    lanecheck, checkout, monkeypatch, name, noticed, verdict
+):
+    scores = scored(name, noticed=Counter(noticed), reordered=1)
+    monkeypatch.setattr(scoreboard, "run_catalogue", lambda *_: scores)
+    code, text, _ = lanecheck("faults")
+    assert code == 1
+    assert verdict in text
+
+
+@KERNEL
+@pytest.mark.parametrize(
+    ("name", "fields", "text"),
+    [
+        ("swap-x-halves", {}, "survived: nothing noticed in 200 cases"),
+        (
+            "swap-x-halves",
+            {"noticed": Counter(execution=3)},
+            "survived: noticed only by execution, not by integers, bits, probes, which should have",
+        ),
+        (
+            "swap-x-halves",
+            {"noticed": Counter(bits=3), "healthy": False},
+            "survived: the kernel without the fault fails these cases too",
+        ),
+        (
+            "warps-added-backwards",
+            {"reordered": 7},
+            "a control, clean: 7 of 200 cases reordered, 0 failing; expected: reordered",
+        ),
+    ],
+)
+def test_the_demo_says_what_became_of_a_survivor_or_a_control(name, fields, text):
+    (score,) = scored(name, **fields)
+    assert Text.from_markup(demo.outcome(score)).plain == text
+
+
 # Records --------------------------------------------------------------------------------------
 
 
@@ -232,7 +325,7 @@ def test_the_template_works_before_a_line_is_changed(tmp_path):
     done = run(*shlex.split(done.stdout)[4:])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert "200 cases, 0 failing" in done.stdout
+    assert re.search(r"200 cases( \(\d+ blind\))?, 0 failing", done.stdout)
 
     text = (tmp_path / "mine.py").read_text()
     (tmp_path / "mine.py").write_text(text.replace("x @ w.T", "x @ w.T * 2"))

@@ -44,8 +44,9 @@ def test_the_one_guilty_case_of_a_batch_is_named_and_every_case_counts_once(
     assert failure.line == GUILTY
     assert failure.verdict.oracle == "process"
     assert failure.verdict.evidence == evidence
-    assert result.cases == result.launches == 4
-    assert result.judged == {"execution": 3, "poison": 3, "integers": 3}
+    assert result.cases == 4
+    assert result.launches == 2 * 3 + 1
+    assert result.judged["execution"] == result.judged["integers"] == 3
 
 
 def test_a_crash_of_which_no_single_case_is_guilty_is_a_failure_and_loses_no_result():
@@ -56,7 +57,7 @@ def test_a_crash_of_which_no_single_case_is_guilty_is_a_failure_and_loses_no_res
         "crash: the process left with exit code 4 after other cases, but not alone: "
         "an earlier case damages the process"
     )
-    assert result.cases == result.launches == result.judged["execution"] == 6
+    assert result.cases == result.judged["execution"] == 6
 
 
 def test_results_are_complete_and_the_same_with_one_worker_and_with_two():

@@ -49,6 +49,10 @@ def rewrite(pattern: str, fix: str, **more: Any) -> dict[str, Any]:
     return {"rule": {"pattern": pattern}, "fix": fix, **more}
 
 
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in GOOD.items() if name != key}
+
+
 def written(folder: Path, data: object, name: str = "swap-operands.yaml") -> Path:
     (folder / name).write_text(data if isinstance(data, str) else yaml.safe_dump(data))
     return folder
@@ -64,14 +68,18 @@ def test_a_fault_is_read_as_it_is_written(tmp_path: Path):
     assert catalogue.find(tmp_path, "swap-operands") == read
 
 
+@pytest.mark.parametrize("expect", ["reordered", "pass"])
+def test_a_control_names_what_is_expected_of_it_and_no_oracle(tmp_path: Path, expect: str):
+    (control,) = catalogue.load(written(tmp_path, without("caught_by") | {"expect": expect}))
+    assert control.control
+    assert (control.expect, control.caught_by) == (expect, [])
+    assert not Fault.model_validate(GOOD).control
+
+
 def test_faults_are_in_the_order_of_their_names(tmp_path: Path):
     for name in ("c", "a", "b"):
         written(tmp_path, GOOD | {"id": name}, f"{name}.yaml")
     assert [read.id for read in catalogue.load(tmp_path)] == ["a", "b", "c"]
-
-
-def without(key: str) -> dict[str, Any]:
-    return {name: value for name, value in GOOD.items() if name != key}
 
 
 MISTAKES = {
@@ -86,7 +94,17 @@ MISTAKES = {
         GOOD | {"rewrites": [rewrite("a", "b", count=0)]},
         "rewrites.0.count: Input should be greater than or equal to 1",
     ),
-    "no oracle": (GOOD | {"caught_by": []}, "caught_by: List should have at least 1 item"),
+    "no oracle": (
+        GOOD | {"caught_by": []},
+        "the file: caught_by names who notices a fault, and nobody for a control",
+    ),
+    "missing oracles": (without("caught_by"), "caught_by names who notices a fault"),
+    "a control that is caught": (GOOD | {"expect": "pass"}, "and nobody for a control"),
+    "unknown expectation": (
+        GOOD | {"expect": "flagged"},
+        "expect: Input should be 'killed', 'reordered' or 'pass'",
+    ),
+    "no cases": (GOOD | {"effort": 0}, "effort: Input should be greater than or equal to 1"),
     "unknown oracle": (
         GOOD | {"caught_by": ["integers", "luck"]},
         "unknown oracle 'luck'; known: execution, poison, integers, bits",
@@ -171,6 +189,12 @@ def test_metavariables_stand_for_what_they_matched(
             found.inject(root)
     else:
         assert found.inject(root)["sum.cu"] == SOURCE.replace("add(total, a[i])", changed)
+
+
+def test_what_is_written_is_indented_like_what_it_replaces(root: Path):
+    overlay = fault(rewrite("barrier();", "barrier();\nif (n) {\n  barrier();\n}")).inject(root)
+    lines = "  barrier();\n  if (n) {\n    barrier();\n  }\n"
+    assert overlay["sum.cu"] == SOURCE.replace("  barrier();\n", lines)
 
 
 STALE = {

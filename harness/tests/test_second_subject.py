@@ -21,7 +21,8 @@ def test_right_results_fail_nothing_and_every_oracle_had_its_say(variant: str):
     result = judged(variant)
     assert result.failures == []
     assert result.cases == CASES
-    assert result.launches == result.judged["execution"] == result.judged["poison"] == 2 * CASES
+    assert result.judged["execution"] == result.judged["poison"] == 2 * CASES
+    assert result.launches == 2 * 2 * CASES
     assert result.judged["integers"] > CASES / 3
     assert result.judged["bits"] == (2 * CASES if variant == "PREDICTING" else 0)
 
@@ -29,10 +30,13 @@ def test_right_results_fail_nothing_and_every_oracle_had_its_say(variant: str):
 @pytest.mark.parametrize(
     ("variant", "oracles"),
     [
-        ("DROPS_LAST_K", {"integers"}),
-        ("SWAPS_TWO_ROWS", {"integers"}),
-        ("LEAVES_AN_ELEMENT", {"integers", "poison"}),
-        ("FLIPS_LOWEST_BIT", {"integers", "bits"}),
+        ("DROPS_LAST_K", {"integers", "specials", "probes"}),
+        ("SWAPS_TWO_ROWS", {"integers", "specials", "probes"}),
+        (
+            "LEAVES_AN_ELEMENT",
+            {"integers", "poison", "specials", "stability", "relations", "probes"},
+        ),
+        ("FLIPS_LOWEST_BIT", {"integers", "bits", "probes"}),
         ("WRITES_INTO_GAP", {"poison"}),
         ("WRITES_PAST_END", {"execution"}),
         ("WRITES_BEFORE_START", {"execution"}),

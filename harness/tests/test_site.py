@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from types import ModuleType
 
 import pytest
 from test_bench import passed, record, timed
 from test_reports import MATRIX, campaign, cell, fault, report
 
+from lanecheck import oracles
 from lanecheck.errors import BadInput
-from lanecheck.reports.model import RealRecord, Report
+from lanecheck.reports.model import ControlRecord, FailureRecord, RealRecord, Report
 from lanecheck.site import pages
+from lanecheck.site.ladder import rungs
 
 VOID = {"meta", "br", "link"}
 
@@ -43,8 +46,14 @@ class Page(HTMLParser):
 def page(tmp_path, *reports: Report) -> str:
     file = pages.build(list(reports), MATRIX, tmp_path / "site")
     assert file == tmp_path / "site" / "index.html"
-    assert [path.name for path in file.parent.iterdir()] == ["index.html"]
+    assert sorted(path.name for path in file.parent.iterdir()) == ["index.html", "oracles.html"]
     return Page(file.read_text()).text
+
+
+def ladder(tmp_path, *reports: Report) -> str:
+    return Page(
+        (pages.build(list(reports), MATRIX, tmp_path).parent / "oracles.html").read_text()
+    ).text
 
 
 def test_every_cell_of_the_matrix_is_counted_seen_or_not(tmp_path):
@@ -112,6 +121,60 @@ def test_faults_real_weights_and_bandwidth(tmp_path):
     assert "at least 0.98000" in text
     assert re.search(r"GPU 2026-11-01, .* 3 rounds", text)
     assert "M=1 11.00" in text
+
+
+# The page of the oracles
+
+
+@pytest.mark.parametrize("module", oracles.LADDER, ids=oracles.NAMES)
+def test_every_oracle_says_what_it_sees_and_what_it_cannot(module: ModuleType):
+    rung = rungs([])[oracles.LADDER.index(module)]
+    for text in (rung.summary, rung.sees, rung.cannot, *map(str, rung.paragraphs)):
+        assert len(text) > 20
+        assert "`" not in text
+        assert "*" not in text
+    assert rung.paragraphs
+
+
+def test_the_ladder_is_shown_in_order(tmp_path):
+    text = ladder(tmp_path, report())
+    places = [text.index(f"{at}. {name}") for at, name in enumerate(oracles.NAMES, 1)]
+    assert places == sorted(places)
+    assert "It launches the kernel again, or costs much, and so judges one case in 8." in text
+
+
+def test_verdicts_on_the_healthy_kernel_are_counted_over_runs_of_the_same_source(tmp_path):
+    one, two = (campaign("a") for _ in range(2))
+    text = ladder(
+        tmp_path,
+        report(campaigns=[one], day=1, source="old"),
+        report(campaigns=[two], day=2),
+        report(campaigns=[two], day=3),
+    )
+    assert f"{2 * two.judged['execution']:,} verdicts on the healthy kernel" in text
+
+
+def test_the_first_rung_of_a_fault_and_the_probes_sentence_are_shown(tmp_path):
+    said = FailureRecord(line="l", capability="9.0", oracle="probes", evidence="rows exchanged")
+    broken = fault(True).model_copy(update={"rung": {"bits": 3}, "first": [said]})
+    pages.build([report(faults=[broken])], MATRIX, tmp_path)
+    html = (tmp_path / "oracles.html").read_text()
+    assert "swap rows exchanged" in Page(html).text
+    assert '<span class="first">3</span>' in html
+
+
+def test_controls_are_shown_clean_or_flagged(tmp_path):
+    control = ControlRecord(
+        id="commuted",
+        title="added backwards",
+        expect="reordered",
+        clean=False,
+        cases=9,
+        reordered=4,
+        first=[],
+    )
+    text = ladder(tmp_path, report(faults=[fault(True)], controls=[control]))
+    assert "commuted added backwards reordered flagged 9 cases, 4 reordered" in text
 
 
 def test_failing_real_calls_are_not_hidden(tmp_path):

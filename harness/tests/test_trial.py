@@ -47,7 +47,7 @@ def test_operands_hold_the_case_s_values_and_outputs_hold_poison():
     observation = observed(subject)
     assert np.array_equal(subject.seen["x"], observation.inputs["x"])
     assert np.array_equal(subject.seen["w"], observation.inputs["w"])
-    assert (subject.seen["y"] == POISON["bf16"]).all()
+    assert (subject.seen["y"] == POISON[-1]["bf16"]).all()
 
 
 def test_offsets_are_from_a_base_of_16_bytes():
@@ -101,8 +101,8 @@ def test_every_capability_sees_the_same_inputs_on_its_own_core():
 
 def test_a_right_launch_leaves_no_strays_and_no_problems():
     observation = observed(SUBJECT)
-    assert observation.strays == {"y": 0}
-    assert observation.problems == ()
+    assert [run.strays for run in observation.runs] == [{"y": 0}] * 2
+    assert observation.problems == []
 
 
 def test_outputs_are_copies():
@@ -130,8 +130,8 @@ def test_damage_is_a_problem_that_names_the_place(variant: str, problem: str):
 
 def test_a_write_between_rows_is_a_stray():
     observation = observed(second_subject.WRITES_INTO_GAP)
-    assert observation.strays == {"y": 1}
-    assert observation.problems == ()
+    assert [run.strays for run in observation.runs] == [{"y": 1}] * 2
+    assert observation.problems == []
 
 
 def test_what_cannot_run_is_not_a_wrong_result():
@@ -172,24 +172,80 @@ def test_a_result_counts_every_case_launch_and_verdict():
     target = Target("second_subject:SUBJECT", capabilities=("8.0", "9.0"))
     lines = (LINE, LINE.replace("small", "normal"))
     result = trial.run(Trial(target, lines))
-    assert (result.cases, result.launches) == (2, 4)
-    assert result.judged == {"execution": 4, "poison": 4, "integers": 2}
+    assert (result.cases, result.launches) == (2, 8)
+    always = dict.fromkeys(("execution", "poison", "specials", "stability"), 4)
+    assert result.judged == {**always, "integers": 2}
     assert result.failures == []
 
 
 def test_a_failure_names_line_capability_and_oracle():
     target = Target("second_subject:DROPS_LAST_K", capabilities=("8.0", "9.0"))
     failures = trial.run(Trial(target, (LINE,))).failures
-    assert [failure.line for failure in failures] == [LINE, LINE]
-    assert [failure.capability for failure in failures] == ["8.0", "9.0"]
-    assert {failure.verdict.oracle for failure in failures} == {"integers"}
+    assert {failure.line for failure in failures} == {LINE}
+    said = [(failure.capability, failure.verdict.oracle) for failure in failures]
+    assert said == [(cc, oracle) for cc in ("8.0", "9.0") for oracle in ("integers", "probes")]
 
 
 def test_results_add_up():
     failure = trial.Failure(LINE, "9.0", Verdict("integers", Outcome.FAIL, "y[0, 0]"))
-    total = Result(1, 2, 0.5, Counter(poison=2), [])
-    total.add(Result(3, 6, 1.0, Counter(poison=6, integers=1), [failure]))
-    assert total == Result(4, 8, 1.5, Counter(poison=8, integers=1), [failure])
+    note = trial.Failure(LINE, "9.0", Verdict("bits", Outcome.REORDERED, "y[0, 0]"))
+    total = Result(1, 1, 2, 0.5, Counter(poison=2), [], [note])
+    total.add(Result(3, 1, 6, 1.0, Counter(poison=6, integers=1), [failure]))
+    counts = Counter(poison=8, integers=1)
+    assert total == Result(4, 2, 8, 1.5, counts, [failure], [note])
+
+
+def test_a_blind_case_is_counted():
+    line = LINE.replace("regime=small", "regime=overflow").replace("m=3 n=4", "m=1 n=1")
+    lines = tuple(line.replace("seed=9", f"seed={seed}") for seed in range(40))
+    result = trial.run(Trial(HERE, lines))
+    assert 0 < result.blind < 40
+
+
+def test_a_reordered_case_is_no_failure():
+    target = Target("second_subject:REORDERS")
+    line = LINE.replace("regime=small", "regime=normal").replace("out=bf16", "out=fp32")
+    result = trial.run(Trial(target, (line,)))
+    assert result.failures == []
+    (note,) = result.reordered
+    assert note.verdict.oracle == "bits"
+    assert note.verdict.outcome is Outcome.REORDERED
+
+
+# What a second run changes
+
+
+def test_a_case_runs_once_under_each_colour():
+    class Colours(Watched):
+        def launch(self, *arguments: Any) -> str | None:
+            super().launch(*arguments)
+            colours.append(int(self.seen["y"].flat[0]))
+            return None
+
+    colours: list[int] = []
+    observed(Colours())
+    assert colours == [colour["bf16"] for colour in POISON]
+
+
+def test_nothing_runs_after_a_problem():
+    assert len(observed(second_subject.WRITES_INTO_INPUT).runs) == 1
+
+
+@pytest.mark.parametrize("seed", [8, 9])
+def test_every_other_workspace_stays_as_the_last_launch_left_it(seed: int):
+    class Scratch(Watched):
+        def tensors(self, params: Params) -> list[Tensor]:
+            return [*super().tensors(params), Tensor("scratch", (4,), "byte", "workspace")]
+
+        def launch(self, library: Any, params: Params, buffers: Any, stream: int) -> str | None:
+            super().launch(library, params, buffers, stream)
+            seen.append(int(self.seen["scratch"][0]))
+            buffers["scratch"].elements[:] = 1
+            return None
+
+    seen: list[int] = []
+    observed(Scratch(), LINE.replace("seed=9", f"seed={seed}"))
+    assert seen == [POISON[0]["byte"], POISON[1]["byte"] if seed % 2 else 1]
 
 
 # Finding a subject

@@ -142,14 +142,17 @@ def table(dual: bool = False) -> Iterator[tuple[int, int, Config]]:
         yield n, k, Config(nw, u, s, dual=dual)
 
 
-def select(m: int, n: int, k: int, dual: bool = False) -> Config:
+def select(m: int, n: int, k: int, dual: bool = False, batch_invariant: bool = False) -> Config:
     """The configuration for a shape: the tuned table's entry, or a rule of thumb for the rest.
 
-    (NW, S) and with them the bits of a token do not depend on M up to the number of warps that fits;
-    see :func:`max_warps`.
+    A token's bits depend on (K, NW, S) alone, not on the tokens beside it. But fewer warps fit where M
+    is large (:func:`max_warps`), so by default NW, and with it the bits, may change with M.
+    ``batch_invariant`` takes, for every M, the warps that fit 64 tokens: the same bits for 1 token as
+    for 64, at some cost in bandwidth where a table entry has more.
 
     Args:
         m: tokens, 1…64. n, k: logical sizes of the weight. dual: two weights.
+        batch_invariant: ignore M, but for U, which changes no bit.
 
     Raises:
         ValueError: if a size is out of range.
@@ -159,8 +162,9 @@ def select(m: int, n: int, k: int, dual: bool = False) -> Config:
     if n < 1 or k < 1:
         raise ValueError(f"n={n}, k={k}: both are at least 1")
     nw, u, s = _table(dual).get((n, k)) or _rule_of_thumb(k)
-    nb = blocks(m, TOKENS)
-    return _fitted(nw, u, s, nb, dual)
+    if batch_invariant:
+        nw = min(nw, max_warps(MAX_TOKENS // TOKENS, 2 if dual else 1))
+    return _fitted(nw, u, s, blocks(m, TOKENS), dual)
 
 
 def _fitted(nw: int, u: int, s: int, nb: int, dual: bool) -> Config:

@@ -9,6 +9,7 @@ bit for bit.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -98,16 +99,40 @@ def emulate(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_A
     Raises:
         ValueError: if ``config`` does not fit the problem.
     """
-    sums = [
-        _with_bias(_in_order(_over_warps(warps, config)), bias, arithmetic)
-        for warps, bias in zip(warp_sums(problem, config, arithmetic), problem.bias)
-    ]
+    outputs = stages(problem, config, arithmetic).outputs
+    if arithmetic.exact():
+        return outputs
+    return [fp32_bits(y) if problem.out_fp32 else bf16_bits(y) for y in outputs]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The way of every sum from the accumulators to the output, one array a weight.
+
+    Attributes:
+        warps: ``[S * NW, M, N]``, see :func:`warp_sums`. slices: ``[S, M, N]``, the warps of each added.
+        totals: ``[M, N]``, the slices added. biased: with the bias, if there is one.
+        outputs: ``[M, N]`` before they are rounded to the output's type; one if fused.
+    """
+
+    warps: list[_Array]
+    slices: list[_Array]
+    totals: list[_Array]
+    biased: list[_Array]
+    outputs: list[_Array]
+
+
+def stages(problem: Problem, config: Config, arithmetic: Arithmetic) -> Stages:
+    """What the kernel computes on its way to :func:`emulate`; see there for what it raises."""
+    warps = warp_sums(problem, config, arithmetic)
+    slices = [_over_warps(each, config) for each in warps]
+    totals = [_in_order(each) for each in slices]
+    biased = [_with_bias(each, bias, arithmetic) for each, bias in zip(totals, problem.bias)]
+    outputs = biased
     if problem.fused:
         with np.errstate(all="ignore"):
-            sums = [_silu(sums[0], arithmetic) * sums[1]]
-    if arithmetic.exact():
-        return sums
-    return [fp32_bits(y) if problem.out_fp32 else bf16_bits(y) for y in sums]
+            outputs = [_silu(biased[0], arithmetic) * biased[1]]
+    return Stages(warps, slices, totals, biased, outputs)
 
 
 def warp_sums(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_Array]:
@@ -119,27 +144,79 @@ def warp_sums(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[
     Raises:
         ValueError: if ``config`` does not fit the problem.
     """
+    _require_fit(problem, config)
     m, n = problem.x.shape[0], problem.weights[0].n
-    if config.nb != blocks(m, f.TOKENS) or config.dual != (len(problem.weights) == 2):
-        raise ValueError(f"{config} does not fit {m} tokens and {len(problem.weights)} weight(s)")
-    b = _token_fragments(problem.x, problem.weights[0], config.nb)
+    b = f.gather_b(_token_lanes(problem.x, problem.weights[0], config.nb))
     steps = [range(2 * p.start, 2 * p.stop) for p in config.slices(problem.weights[0].k)]
     sums = []
     for weight in problem.weights:
-        tiles = arithmetic.chains(_weight_fragments(weight), b, steps)  # [P, RB, NB, 16, 8]
+        tiles = arithmetic.chains(f.gather_a(_weight_lanes(weight)), b, steps)  # [P, RB, NB, 16, 8]
         rows = tiles.transpose(0, 2, 4, 1, 3).reshape(len(steps), config.nb * f.TOKENS, -1)
         sums.append(rows[:, :m, :n])
     return sums
 
 
-def _weight_fragments(weight: PackedWeight) -> _Array:
-    """A ``[RB, 2 KB, 16, 16]``: what the warp's 16-byte loads put into its registers, mma by mma."""
-    lanes = np.asarray(weight.data).reshape(weight.row_blocks, 2 * weight.k_blocks, f.LANES, 8)
-    return f.gather_a(lanes)
+@dataclass(frozen=True)
+class WarpWalk:
+    """The L mma of one warp, lane by lane, in the order in which it issues them: K block by K block, in
+    each token block by token block, in each weight by weight, in each step 0 and step 1.
+
+    Attributes:
+        place: ``[L, 4]``, the K block, token block, weight and step of each.
+        a: ``[L, 32, 8]`` BF16 bits. b: ``[L, 32, 4]``, likewise.
+        c: ``[L, 32, 4]`` accumulators before. d: and after.
+    """
+
+    place: npt.NDArray[np.int64]
+    a: _Array
+    b: _Array
+    c: _Array
+    d: _Array
 
 
-def _token_fragments(x: _Array, weight: PackedWeight, nb: int) -> _Array:
-    """B ``[NB, 2 KB, 16, 8]``: lane (g, t) loads x[8 nb + g][32 kb + 8t … + 7], clamped to the last
+def warp_walk(
+    problem: Problem, config: Config, arithmetic: Arithmetic, row_block: int, part: int
+) -> WarpWalk:
+    """What the registers of one warp hold at each of its mma.
+
+    Args:
+        row_block: which 16 rows. part: which of the ``S * NW`` runs of K blocks, as in :func:`warp_sums`.
+
+    Raises:
+        ValueError: if ``config`` does not fit the problem.
+    """
+    _require_fit(problem, config)
+    run = config.slices(problem.weights[0].k)[part]
+    mats = range(config.mats)
+    order = itertools.product(run, range(config.nb), mats, (0, 1))
+    place = np.array(list(order), np.int64).reshape(-1, 4)
+    kb, nb, mat, step = place.T
+    a = np.stack([_weight_lanes(weight)[row_block] for weight in problem.weights])
+    b = _token_lanes(problem.x, problem.weights[0], config.nb)
+    first, last = 2 * run.start, 2 * run.stop
+    so_far = [range(first, end) for end in range(first, last + 1)]
+    tiles = [arithmetic.chains(f.gather_a(a[i])[None], f.gather_b(b), so_far) for i in mats]
+    sums = np.stack(tiles)[:, :, 0][
+        ..., f.D_ROW, f.D_COLUMN
+    ]  # [MATS, 2 KB of the run + 1, NB, 32, 4]
+    at = 2 * kb + step
+    before, after = sums[mat, at - first, nb], sums[mat, at - first + 1, nb]
+    return WarpWalk(place, a[mat, at], b[nb, at], before, after)
+
+
+def _require_fit(problem: Problem, config: Config) -> None:
+    m = problem.x.shape[0]
+    if config.nb != blocks(m, f.TOKENS) or config.dual != (len(problem.weights) == 2):
+        raise ValueError(f"{config} does not fit {m} tokens and {len(problem.weights)} weight(s)")
+
+
+def _weight_lanes(weight: PackedWeight) -> _Array:
+    """A ``[RB, 2 KB, 32, 8]``: what the warp's 16-byte loads put into its registers, mma by mma."""
+    return np.asarray(weight.data).reshape(weight.row_blocks, 2 * weight.k_blocks, f.LANES, 8)
+
+
+def _token_lanes(x: _Array, weight: PackedWeight, nb: int) -> _Array:
+    """B ``[NB, 2 KB, 32, 4]``: lane (g, t) loads x[8 nb + g][32 kb + 8t … + 7], clamped to the last
     token and 0 beyond K; mma step s takes four of the eight values."""
     m, k = x.shape
     padded = np.zeros((m, weight.k_blocks * f.K_BLOCK), x.dtype)
@@ -148,7 +225,7 @@ def _token_fragments(x: _Array, weight: PackedWeight, nb: int) -> _Array:
     octets = padded.reshape(m, weight.k_blocks, 4, 8)
     loads = octets[tokens[:, None, :], np.arange(weight.k_blocks)[None, :, None], f.T]
     halves = loads.reshape(nb, weight.k_blocks, f.LANES, 2, 4).swapaxes(2, 3)
-    return f.gather_b(halves.reshape(nb, 2 * weight.k_blocks, f.LANES, 4))
+    return halves.reshape(nb, 2 * weight.k_blocks, f.LANES, 4)
 
 
 def _over_warps(tiles: _Array, config: Config) -> _Array:

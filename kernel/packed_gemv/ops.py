@@ -59,7 +59,8 @@ def gemv(
             overlap an input.
         out_dtype: ``torch.bfloat16`` or ``torch.float32``; by default that of ``out``, else BF16.
         config: how the kernel walks, instead of the tuned table; its ``nb`` is taken from ``x``. On
-            a CPU it is checked and otherwise ignored.
+            a CPU it is checked and otherwise ignored. For bits that do not depend on M, give
+            :func:`select(…, batch_invariant=True) <packed_gemv.config.select>`.
 
     Returns:
         ``[..., N]``: ``out`` if given.

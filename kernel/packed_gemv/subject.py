@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -13,13 +14,36 @@ import numpy.typing as npt
 
 from lanecheck.errors import BadInput
 from lanecheck.native import mma_chains
+from lanecheck.order import Order
 from lanecheck.real import Call, Missing, RealRun
-from lanecheck.subject import Bits, Buffer, Draw, Params, Tensor
+from lanecheck.subject import Bits, Buffer, Draw, Params, Product, Subject, Tensor
 from lanecheck.tensorcore import TensorCore
+from lanecheck.trace import Walk
 from packed_gemv import recipe
 from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips
-from packed_gemv.emulator import Problem, bf16_to_float64, emulate, warp_sums
-from packed_gemv.fragments import D_COLUMN, D_ROW, K_BLOCK, LANES, ROWS, TOKENS
+from packed_gemv.emulator import (
+    Problem,
+    WarpWalk,
+    bf16_bits,
+    bf16_to_float64,
+    emulate,
+    fp32_bits,
+    stages,
+    warp_walk,
+)
+from packed_gemv.fragments import (
+    A_ROW,
+    A_SLOT,
+    B_COLUMN,
+    B_SLOT,
+    D_COLUMN,
+    D_ROW,
+    K_BLOCK,
+    LANES,
+    ROWS,
+    TOKENS,
+    real_k,
+)
 from packed_gemv.layout import PackedWeight, blocks
 
 # (N, K): q, k and v, o, gate and up, down of Llama-3.1-8B; the pooler of a 4096-wide encoder.
@@ -59,7 +83,7 @@ def _faults() -> Path:
     return next(f for f in (package / "faults", package.parent / "faults") if f.is_dir())
 
 
-class PackedGemv:
+class PackedGemv(Subject):
     """The packed GEMV as a subject: one launch for any M, N, K, Config, layout and epilogue."""
 
     name = "packed_gemv"
@@ -172,14 +196,75 @@ class PackedGemv:
             sums = [gate / (1 + np.exp(-gate)) * up]
         return {f"y{i}": total for i, total in enumerate(sums)}
 
-    def sums(self, params: Params) -> bool:
-        return not params["fused"]
+    def products(self, params: Params) -> list[Product]:
+        fused = bool(params["fused"])
+        return [
+            Product(
+                output="y0" if fused else f"y{i}",
+                x="x",
+                w=f"w{i}",
+                bias=f"bias{i}" if params["bias"] else None,
+                plain=not fused,
+            )
+            for i in range(1 + int(params["dual"]))
+        ]
 
     def predict(
         self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
     ) -> dict[str, Bits] | None:
         outputs = emulate(self._problem(params, inputs), self._config(params), BitExact(core))
         return {f"y{i}": bits for i, bits in enumerate(outputs)}
+
+    def order(self, params: Params) -> Order:
+        k, config = int(params["k"]), self._config(params)
+        starts = K_BLOCK * np.arange(blocks(k, K_BLOCK))
+        steps = np.stack([starts[:, None] + real_k(step) for step in (0, 1)], axis=1)
+        warps = range(config.nw)
+        return Order(
+            steps=steps.reshape(-1, 16),
+            chains=tuple(range(2 * run.start, 2 * run.stop) for run in config.slices(k)),
+            folds=tuple(tuple(s * config.nw + warp for warp in warps) for s in range(config.s)),
+        )
+
+    def resized(
+        self, params: Params, m: int | None = None, n: int | None = None, k: int | None = None
+    ) -> Params | None:
+        """Bits depend on (K blocks, NW, S) alone: U, of which a larger M allows less, changes none."""
+        old_k, mats = int(params["k"]), 1 + int(params["dual"])
+        m, n, k = m or int(params["m"]), n or int(params["n"]), k or old_k
+        nb = blocks(m, TOKENS)
+        if blocks(k, K_BLOCK) != blocks(old_k, K_BLOCK) or nb > MAX_TOKENS // TOKENS:
+            return None
+        if int(params["nw"]) > max_warps(nb, mats):
+            return None
+        u = min(int(params["u"]), max(supported_trips(nb, mats)))
+        return {**params, "m": m, "n": n, "k": k, "u": u}
+
+    def locate(self, params: Params, output: str, index: tuple[int, ...]) -> str:
+        """Which lanes compute an output element."""
+        (token, row), config = index, self._config(params)
+        row_block, nb, lane, register = _accumulator(token, row)
+        ctas = f"CTAs ({row_block}, 0…{config.s - 1})" if config.s > 1 else f"CTA ({row_block}, 0)"
+        return (
+            f"{output}[{token}, {row}] is accumulator {register} of lane {lane} (g {lane >> 2}, "
+            f"t {lane & 3}), token block {nb}, {ctas}"
+        )
+
+    def walks(
+        self,
+        params: Params,
+        inputs: Mapping[str, Bits],
+        core: TensorCore,
+        output: str,
+        index: tuple[int, ...],
+    ) -> Iterator[Walk]:
+        """What the registers of every warp that adds to an output element should hold."""
+        problem, config, row_block = self._problem(params, inputs), self._config(params), index[1]
+        row_block //= ROWS
+        for part in range(config.s * config.nw):
+            s, warp = divmod(part, config.nw)
+            walk = warp_walk(problem, config, BitExact(core), row_block, part)
+            yield _walk(walk, (row_block, s), warp, params)
 
     def explain(
         self,
@@ -188,21 +273,63 @@ class PackedGemv:
         core: TensorCore,
         output: str,
         index: tuple[int, ...],
+        left: Mapping[str, Bits],
     ) -> Iterator[str]:
-        """Where an output element is computed, and what each warp should have summed for it."""
-        (token, row), config = index, self._config(params)
-        (row_block, tile_row), (nb, column) = divmod(row, ROWS), divmod(token, TOKENS)
-        ((lane, register),) = np.argwhere((tile_row == D_ROW) & (column == D_COLUMN))
-        yield (
-            f"{output}[{token}, {row}] is accumulator {register} of lane {lane} (g {lane >> 2}, "
-            f"t {lane & 3}), token block {nb}, CTAs ({row_block}, 0…{config.s - 1})"
-        )
-        sums = warp_sums(self._problem(params, inputs), config, BitExact(core))
+        """The sums on the way from the accumulators to an output element, and which of them it holds."""
+        config, at, fused = self._config(params), index, bool(params["fused"])
+        bits: Callable[..., Bits] = fp32_bits if params["out"] == "fp32" else bf16_bits
+        way = stages(self._problem(params, inputs), config, BitExact(core))
+
+        def said(text: str, sums: list[npt.NDArray[Any]]) -> str:
+            own = sums if fused else [sums[int(output[1:])]]
+            held = any(bits(total)[at] == left[output][at] for total in own)
+            values = " and ".join(f"{total[at]:.9g}" for total in sums)
+            return f"{text} {values}" + (f": {output} holds that" if held else "")
+
         for part, run in enumerate(config.slices(int(params["k"]))):
             s, warp = divmod(part, config.nw)
             span = f"K blocks {run.start}…{run.stop - 1}" if run else "no K block"
-            values = " and ".join(f"{total[part, token, row]:.9g}" for total in sums)
-            yield f"  slice {s}, warp {warp}, {span}: should sum to {values}"
+            sums = [total[part] for total in way.warps]
+            yield said(f"slice {s}, warp {warp}, {span}: should sum to", sums)
+        partials = _partials(params, config, left, at) if config.s > 1 else None
+        for s in range(config.s if config.s * config.nw > 1 else 0):
+            sums = [total[s] for total in way.slices]
+            text = said(f"slice {s}: its warps should add up to", sums)
+            if partials is not None:
+                stored = partials[s]
+                if any(fp32_bits(v[at]) != fp32_bits(held) for v, held in zip(sums, stored)):
+                    text += f"; the workspace holds {' and '.join(f'{v:.9g}' for v in stored)}"
+            yield text
+        if config.s > 1:
+            yield said("the slices should add up to", way.totals)
+        if params["bias"]:
+            yield said("with the bias", way.biased)
+        if fused:
+            yield said("silu of the first times the second:", way.outputs)
+
+    def reproduction(self, params: Params) -> str:
+        """C++ that launches through the kernel's C ABI; see :mod:`lanecheck.reproduce`."""
+        sizes = {name: params[name] for name in ("m", "n", "k", "nw", "u", "s", "fused")}
+        sizes |= {
+            "ldx": int(params["k"]) + int(params["xpad"]),
+            "ldy": int(params["n"]) + int(params["ypad"]),
+            "out_fp32": int(params["out"] == "fp32"),
+        }
+        lines = [f"  args.{name} = {value};\n" for name, value in sizes.items()]
+        return f"""#include <launch.h>
+
+int launch() {{
+  PackedGemvArgs args = {{}};
+  args.x = buffer("x");
+  args.workspace = buffer("workspace");
+  for (int i = 0; i < 2; i++) {{
+    args.w[i] = buffer(i ? "packed1" : "packed0");
+    args.bias[i] = buffer(i ? "bias1" : "bias0");
+    args.y[i] = buffer(i ? "y1" : "y0");
+  }}
+{"".join(lines)}  return packed_gemv_launch(&args, nullptr);
+}}
+"""
 
     def bench_params(self) -> list[Params]:
         return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
@@ -266,6 +393,63 @@ class PackedGemv:
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
+
+
+def _accumulator(token: int, row: int) -> tuple[int, int, int, int]:
+    """Row block, token block, lane and register of an output element."""
+    (row_block, tile_row), (nb, column) = divmod(row, ROWS), divmod(token, TOKENS)
+    ((lane, register),) = np.argwhere((tile_row == D_ROW) & (column == D_COLUMN)).tolist()
+    return row_block, nb, lane, register
+
+
+def _walk(walk: WarpWalk, cta: tuple[int, int], warp: int, params: Params) -> Walk:
+    """A walk of the emulator in registers of 32 bits: two values of A or B, of which the first one's place is
+    the register's. On rows and tokens beyond the last nothing depends."""
+    m, n, k = (int(params[axis]) for axis in "mnk")
+    k_block, nb, mat, step = walk.place.T
+    slot_k = np.stack([real_k(0), real_k(1)])[step] + K_BLOCK * k_block[:, None]  # [L, 16]
+    rows, b_tokens = ROWS * cta[0] + A_ROW[:, ::2], TOKENS * nb[:, None, None] + B_COLUMN[:, ::2]
+    a_k, b_k = slot_k[:, A_SLOT[:, ::2]], slot_k[:, B_SLOT[:, ::2]]
+    d_rows, d_tokens = ROWS * cta[0] + D_ROW, TOKENS * nb[:, None, None] + D_COLUMN
+
+    def where(operand: str, i: int, lane: int, register: int) -> str:
+        at, source = (lane, register), f"w{mat[i]}"
+        if operand in "CD":
+            return f"Σ {source}[{d_rows[at]}] · x[{d_tokens[i][at]}]"
+        row, first = rows[at], a_k[i][at]
+        if operand == "B":
+            source, row, first = "x", min(b_tokens[i][at], m - 1), b_k[i][at]
+        return f"{source}[{row}, {first}…{first + 1}]" + (" beyond K" if first >= k else "")
+
+    def masked(registers: npt.NDArray[Any], unused: npt.NDArray[Any]) -> Any:
+        words = np.ascontiguousarray(registers).view(np.uint32)
+        return np.ma.array(words, mask=np.broadcast_to(unused, words.shape))
+
+    unused = (d_rows >= n) | (d_tokens >= m)
+    return Walk(
+        cta=cta,
+        warp=warp,
+        titles=[f"K block {b}, token block {c}, w{i}, step {s}" for b, c, i, s in walk.place],
+        registers={
+            "A": masked(walk.a, rows >= n),
+            "B": masked(walk.b, b_tokens >= m),
+            "C": masked(walk.c, unused),
+            "D": masked(walk.d, unused),
+        },
+        where=where,
+    )
+
+
+def _partials(
+    params: Params, config: Config, left: Mapping[str, Bits], at: tuple[int, ...]
+) -> npt.NDArray[np.float32] | None:
+    """``[S, MATS]``: what the workspace holds of an output element, in launch.cu's layout."""
+    if "workspace" not in left:
+        return None
+    row_block, nb, lane, register = _accumulator(*at)
+    shape = (blocks(int(params["n"]), ROWS), config.s, config.mats, config.nb, 4, LANES)
+    floats = left["workspace"][: 4 * math.prod(shape)].view(np.float32).reshape(shape)
+    return floats[row_block, :, :, nb, register, lane]
 
 
 def _bits(tensor: Any) -> Bits:

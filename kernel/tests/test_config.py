@@ -174,6 +174,17 @@ def test_the_bits_of_a_token_depend_on_m_only_through_the_warps_that_fit(
     assert together.nw == min(alone.nw, c.max_warps(together.nb, together.mats))
 
 
+@given(st.integers(1, 64), st.integers(1, 5000), st.integers(1, 20_000), st.booleans())
+def test_a_batch_invariant_selection_ignores_m(m: int, n: int, k: int, dual: bool) -> None:
+    alone, together = (select(tokens, n, k, dual, batch_invariant=True) for tokens in (1, m))
+    assert (together.nw, together.s) == (alone.nw, alone.s)
+    assert together.nb == -(-m // 8)
+
+
+def test_a_selection_that_is_not_batch_invariant_uses_more_warps_for_few_tokens() -> None:
+    assert select(1, 8, 4096).nw > select(1, 8, 4096, batch_invariant=True).nw
+
+
 def test_the_tuned_entry_wins_and_is_cut_to_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = {(48, 4096): (16, 8, 2), (48, 32): (1, 1, 1)}
     monkeypatch.setattr(c, "_table", lambda dual: {} if dual else tuned)

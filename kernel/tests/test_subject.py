@@ -16,9 +16,7 @@ from lanecheck import oracles, simt  # noqa: E402
 from lanecheck.build import build_host  # noqa: E402
 from lanecheck.cases import Case, strategy  # noqa: E402
 from lanecheck.cases import case as draw_case  # noqa: E402
-from lanecheck.faults import catalogue  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
-from lanecheck.trace import export, trace  # noqa: E402
 from lanecheck.trial import Target, observe  # noqa: E402
 from packed_gemv import config  # noqa: E402
 from packed_gemv.subject import SUBJECT, Args  # noqa: E402
@@ -144,31 +142,6 @@ def test_the_whole_space_towards_many_slices_and_long_chains(host, one) -> None:
     target(float(int(params["s"]) * int(params["nw"])), label="slices of K")
     target(float(params["k"]), label="K")
     assert complaints(one, host) == []
-
-
-def test_a_trace_names_where_the_first_wrong_element_is_computed(tmp_path) -> None:
-    fault = catalogue.find(SUBJECT.faults, "swap-x-halves")
-    library = build_host(SUBJECT.recipe, "plain", Toolchain(), fault.inject(SUBJECT.recipe.root))
-    faulty = Target(REFERENCE, "host", ("9.0",), library.path)
-    one = case(k=96, nw=2, s=1)
-    said = list(trace(one, faulty))
-    assert said[0] == "on 9.0:"
-    assert "y0[0, 0] is accumulator 0 of lane 0 (g 0, t 0), token block 0" in said[1]
-    assert [line.split(":")[0].strip() for line in said[2:]] == [
-        "slice 0, warp 0, K blocks 0…1",
-        "slice 0, warp 1, K blocks 2…2",
-    ]
-    export(one, faulty, tmp_path / "case.npz")
-    kept = np.load(tmp_path / "case.npz")
-    assert str(kept["line"]) == one.line
-    assert kept["in/x"].shape == (5, 96)
-    assert (kept["9.0/out/y0"] != kept["9.0/predicted/y0"]).any()
-
-
-def test_a_trace_of_a_healthy_case_says_so(host) -> None:
-    assert [line.split(": ")[1] for line in trace(case(), host)] == [
-        "every bit is the predicted one"
-    ] * 2
 
 
 def test_what_python_says_is_compiled_is_compiled(library) -> None:

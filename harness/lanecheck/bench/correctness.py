@@ -1,20 +1,24 @@
 """Whether a shape may be timed: the ordinary oracles, on the device, on the same library.
 
-Integers are compared at full size. Predicting bits costs the host more than the device, so they are
-compared at fewer output columns of the same configuration.
+At full size, those that do little more than look at the outputs. Predicting bits, and launching again
+and again, costs the host more than the device: the whole ladder judges fewer output columns of the same
+configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 from lanecheck import oracles
 from lanecheck.bench import plan
 from lanecheck.bench.model import Judgement
 from lanecheck.cases import Case
-from lanecheck.oracles import bits
+from lanecheck.oracles import execution, integers, poison, stability
 from lanecheck.subject import Params, Subject
 from lanecheck.trial import Target, observe
+
+_AT_FULL_SIZE = (execution, poison, integers, stability)
 
 
 def judge(subject: Subject, params: Params, target: Target, seed: int) -> list[Judgement]:
@@ -22,20 +26,19 @@ def judge(subject: Subject, params: Params, target: Target, seed: int) -> list[J
     whole = plan.case(subject, params, "small", seed)
     part = plan.case(subject, plan.reduced(params), "normal", seed)
     return [
-        *_judged(subject, whole, target, frozenset(oracles.NAMES) - {bits.NAME}),
-        *_judged(subject, part, target, frozenset(oracles.NAMES)),
+        *_judged(subject, whole, target, _AT_FULL_SIZE),
+        *_judged(subject, part, target, oracles.LADDER),
     ]
 
 
 def _judged(
-    subject: Subject, case: Case, target: Target, wanted: frozenset[str]
+    subject: Subject, case: Case, target: Target, ladder: tuple[ModuleType, ...]
 ) -> Iterator[Judgement]:
     for _, observation in observe(subject, case, target):
-        for module in oracles.LADDER:
-            if module.NAME in wanted and (verdict := module.judge(observation)) is not None:
-                yield Judgement(
-                    line=case.line,
-                    oracle=verdict.oracle,
-                    outcome=verdict.outcome,
-                    evidence=verdict.evidence,
-                )
+        for verdict in oracles.judge(observation, ladder):
+            yield Judgement(
+                line=case.line,
+                oracle=verdict.oracle,
+                outcome=verdict.outcome,
+                evidence=verdict.evidence,
+            )

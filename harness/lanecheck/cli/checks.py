@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from lanecheck import cases as space
+from lanecheck import gpu, reproduce
 from lanecheck import trace as tracing
+from lanecheck.build import NO_OVERLAY
 from lanecheck.campaign import fuzz as run_campaign
 from lanecheck.cli.options import (
     BudgetOption,
@@ -27,6 +33,7 @@ from lanecheck.cli.options import (
     out,
     print_failure,
     print_failures,
+    print_reordered,
     read_budget,
     read_matrix,
     read_target,
@@ -41,16 +48,17 @@ from lanecheck.faults import catalogue, scoreboard
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports import model, store
 from lanecheck.reports.model import (
-    FaultRecord,
+    CampaignRecord,
     Report,
     Status,
     campaign_record,
+    control_record,
     fault_record,
 )
 from lanecheck.subject import faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
 from lanecheck.trial import Target, Trial
-from lanecheck.verify import Plan
+from lanecheck.verify import Plan, campaign_cells
 from lanecheck.verify import verify as run_plan
 
 DeviceOption = Annotated[str, typer.Option(help="host or cuda.")]
@@ -127,6 +135,7 @@ def fuzz(
     device: DeviceOption = "host",
     arch: ArchOption = "sm_90a",
     fault: FaultOption = None,
+    record: RecordOption = False,
     json_file: JsonOption = None,
     workers: WorkersOption = None,
     path: MatrixOption = None,
@@ -137,6 +146,8 @@ def fuzz(
 
     Example: lanecheck fuzz --cases 2000 --seed 7
     """
+    if record and (fault or subject):
+        raise BadInput("--record is for the kernel of matrix.yaml, without a fault")
     loaded, limit = read_matrix(path, subject), read_budget(cases, budget)
     with Progressing(out) as listener:
         listener.stage("build")
@@ -152,14 +163,24 @@ def fuzz(
                 f"{total.cases / total.seconds:,.0f} cases/s",
             ),
         )
-        record = campaign_record(result, target, seed)
-        listener.end(f"{record.summary}, seed {seed}", good=not record.failures)
-    for oracle, count in record.judged.items():
+        campaign = campaign_record(result, target, seed)
+        good = None if campaign.reordered else True
+        wrong = campaign.failures or campaign.lacking
+        listener.end(f"{campaign.summary}, seed {seed}", good=False if wrong else good)
+    for oracle, count in campaign.judged.items():
         out.print(f"   {oracle:<{_ORACLE}} {count:,} verdicts")
-    print_failures([record], subject, fault)
+    print_failures([campaign], subject, fault)
+    if campaign.reordered:
+        print_reordered(campaign)
     if json_file:
-        model.write(record, json_file)
-    raise typer.Exit(1 if record.failures or not record.numbers_judged else 0)
+        model.write(campaign, json_file)
+    if record:
+        root = matrix_path(path).parent
+        saved = store.save(_fuzz_report(campaign, loaded, root), root, record)
+        out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
+    if campaign.lacking and not campaign.failures:
+        out.print(f"[bold red]{campaign.lacking}[/]: nothing is shown")
+    raise typer.Exit(1 if wrong else 0)
 
 
 def replay(
@@ -169,10 +190,11 @@ def replay(
     device: DeviceOption = "host",
     arch: ArchOption = "sm_90a",
     trace: Annotated[
-        bool, typer.Option("--trace", help="Explain the first element that is not as predicted.")
+        bool, typer.Option("--trace", help="Name the first mma, lane and register that is wrong.")
     ] = False,
     export: Annotated[
-        Optional[Path], typer.Option(help="Store inputs, outputs and predicted bits as .npz.")
+        Optional[Path],
+        typer.Option(help="Write a reproduction into this folder that needs no Lanecheck."),
     ] = None,
     subject: SubjectOption = None,
     path: MatrixOption = None,
@@ -184,12 +206,15 @@ def replay(
     """
     loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
-    case = space.parse(line, load(reference))
+    kernel = load(reference)
+    case = space.parse(line, kernel)
+    if export:
+        reproduce.check(kernel, export)
     with Progressing(out) as listener:
         listener.stage("build")
         target = read_target(loaded, reference, variant, device, arch, fault)
         listener.stage("replay")
-        (result,) = LocalExecutor(1).run(target, [Trial(target, (case.line,))])
+        (result,) = LocalExecutor(1).run(target, [Trial(target, (case.line,), thorough=True)])
     failures = campaign_record(result, target, case.seed).failures
     failed = {failure.oracle for failure in failures}
     for oracle in dict.fromkeys([*result.judged, *failed]):
@@ -199,14 +224,24 @@ def replay(
         out.print(f"{mark} {oracle:<{_ORACLE}} {verdicts}".rstrip())
     for failure in failures:
         print_failure(failure)
-    if PROCESS in failed and (trace or export):
-        raise CannotRun("the case ends its process, so there are no outputs to trace or export")
-    if trace:
-        for text in tracing.trace(case, target):
-            out.print(text, soft_wrap=True)
     if export:
-        tracing.export(case, target, export)
+        overlay = NO_OVERLAY
+        if fault:
+            overlay = catalogue.find(faults_of(kernel), fault).inject(recipe_of(kernel).root)
+        given = {"--subject": subject, "--fault": fault}
+        if device == "cuda":
+            given |= {"--device": device, "--arch": arch}
+        elif variant != "plain":
+            given["--variant"] = variant
+        words = [word for name, value in given.items() if value for word in (name, value)]
+        command = shlex.join(["lanecheck", "replay", *words, case.line])
+        reproduce.export(case, target, export, command, overlay)
         out.print(f"exported: {relative(export)}", markup=False, soft_wrap=True)
+    if trace and PROCESS in failed:
+        raise CannotRun("the case ends its process, so there are no outputs to trace")
+    if trace:
+        for text in tracing.traced(case, target):
+            out.print(text, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(1 if failures or not result.judged else 0)
 
 
@@ -220,7 +255,8 @@ def faults(
 ) -> None:
     """Break the kernel on purpose and say which oracles noticed.
 
-    Every fault of the catalogue is injected in turn; exit 1 if one survives.
+    Every fault of the catalogue is injected in turn, and every control, which is a change that must not be
+    flagged. Exit 1 if a fault survives or a control is flagged.
 
     Example: lanecheck faults --only swap-x-halves
     """
@@ -230,26 +266,26 @@ def faults(
     folder, recipe = faults_of(kernel), recipe_of(kernel)
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
     target = Target(reference, "host", loaded.devices["host"].mma)
-    executor, tools = LocalExecutor(workers), toolchain()
-    records: list[FaultRecord] = []
     with Progressing(out) as listener:
         listener.stage("break on purpose", len(chosen))
-        for fault in chosen:
-            listener.advance(len(records), fault.id)
-            score = scoreboard.score(fault, target, recipe, tools, executor, seed)
-            records.append(fault_record(score))
-    table = Table("fault", "verdict", "cases", "noticed by (failing cases)")
-    table.columns[0].overflow = "fold"
-    for record in records:
-        noticed = [f"{oracle} ({count})" for oracle, count in sorted(record.noticed.items())]
-        silent = [f"[yellow]not {oracle}[/]" for oracle in record.silent]
-        verdict = "[green]killed[/]" if record.killed else "[bold red]SURVIVED[/]"
-        table.add_row(record.id, verdict, str(record.cases), "\n".join([*noticed, *silent]))
-    out.print(table)
+        scores = scoreboard.run_catalogue(
+            chosen, target, recipe, toolchain(), LocalExecutor(workers), seed, listener.advance
+        )
+        good = all(score.good for score in scores)
+        listener.end(scoreboard.summary(scores), good)
+    broken = [score for score in scores if not score.fault.control]
+    controls = [score for score in scores if score.fault.control]
+    if broken:
+        out.print(_fault_table(broken))
+    if controls:
+        out.print(_control_table(controls))
     if json_file:
-        text = json.dumps([record.model_dump() for record in records], indent=1)
-        model.write_text(text + "\n", json_file)
-    raise typer.Exit(0 if all(record.killed for record in records) else 1)
+        records = {
+            "faults": [fault_record(score).model_dump() for score in broken],
+            "controls": [control_record(score).model_dump() for score in controls],
+        }
+        model.write_text(json.dumps(records, indent=1) + "\n", json_file)
+    raise typer.Exit(0 if good else 1)
 
 
 def demo(
@@ -267,6 +303,62 @@ def demo(
 
 COMMANDS = (verify, fuzz, replay, faults, demo)
 _ORACLE = 10  # columns of an oracle's name
+
+
+def _fuzz_report(campaign: CampaignRecord, loaded: Matrix, root: Path) -> Report:
+    gpus, tools = gpu.detect(), toolchain()
+    device = next(iter(gpu.matched(gpus, loaded)), "host")
+    return Report(
+        created=model.now(),
+        subject=load(loaded.subject).name,
+        source=model.source_record(root, recipe_of(load(loaded.subject)).root),
+        environment=model.environment(None, tools.cxx_version, [found.name for found in gpus]),
+        cells=campaign_cells(campaign, loaded, device),
+        campaigns=[campaign],
+    )
+
+
+def _fault_table(scores: list[scoreboard.Score]) -> Table:
+    names = ("fault", "verdict", "cases", "first rung", "also noticed", "what the probes say")
+    table = _table(*names)
+    for score in scores:
+        verdict = "[green]killed[/]" if score.killed else "[bold red]SURVIVED[/]"
+        silent = [f"[yellow]not {oracle}[/]" for oracle in score.silent]
+        probes = score.first.get("probes")
+        table.add_row(
+            score.fault.id,
+            verdict,
+            str(score.cases),
+            "\n".join(_counts(score.rung)),
+            "\n".join([*_counts(score.also), *silent]),
+            escape(scoreboard.sentence(probes)) if probes else "",
+        )
+    return table
+
+
+def _control_table(scores: list[scoreboard.Score]) -> Table:
+    table = _table("control", "verdict", "cases", "expected", "reordered", "flagged by")
+    for score in scores:
+        verdict = "[green]clean[/]" if score.clean else "[bold red]FLAGGED[/]"
+        counts = "\n".join(_counts(score.noticed))
+        expected = score.fault.expect
+        table.add_row(
+            score.fault.id, verdict, str(score.cases), expected, str(score.reordered), counts
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    """A narrow one, for many columns."""
+    table = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.columns[0].no_wrap = True
+    return table
+
+
+def _counts(cases: Mapping[str, int]) -> list[str]:
+    """Each oracle with its number of cases, most first."""
+    ordered = sorted(cases.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{oracle} ({count})" for oracle, count in ordered]
 
 
 def _required(patterns: str, matrix: Matrix) -> list[str]:

@@ -160,6 +160,13 @@ def print_failures(
         out.print(f"  … and {len(failing) - most} more failing cases")
 
 
+def print_reordered(record: CampaignRecord) -> None:
+    """The first case whose order of additions is not the declared one."""
+    first = record.reordered[0]
+    out.print(f"[yellow]reordered[/], first: {escape(first.line)}", soft_wrap=True)
+    out.print(Padding(escape(first.evidence), (0, 0, 0, 2), expand=False))
+
+
 def print_failure(failure: FailureRecord) -> None:
     """What an oracle said of a case."""
     said = f"[red]{failure.oracle}[/] on {failure.capability}: {escape(failure.evidence)}"

@@ -3,6 +3,8 @@
 A fault says what it models, where it applies (a syntax-tree rule, so that a refactoring does not
 strand it), what it writes there, and which oracles are expected to notice. The kernel's source stays
 clean; injecting a fault gives an overlay of changed files. A fault that no longer applies is an error.
+
+A control is an entry of the same form for a change that must not be called wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Literal
 
 import yaml
 from ast_grep_py import SgNode, SgRoot
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lanecheck import oracles
 from lanecheck.errors import BadInput
@@ -35,11 +37,13 @@ class Fault(BaseModel):
 
     Attributes:
         id: its name, that of its file. title: one line. models: what it stands for.
-        report: a public report of the kind.
+        report: a public report of the kind; for a control, of a false alarm or of such a change.
         file: the source file, below the recipe's root.
         rewrites: all are found in the healthy source before any is applied.
         variants: the host builds it is run under.
+        effort: how many times the ordinary number of cases it takes, if few of them can show it.
         caught_by: the oracles expected to notice.
+        expect: ``killed``, or of a control that every case passes, or is reordered at worst and some are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +55,20 @@ class Fault(BaseModel):
     file: str
     rewrites: list[Rewrite] = Field(min_length=1)
     variants: list[Literal["plain", "hooks", "asan"]] = Field(min_length=1)
-    caught_by: list[str] = Field(min_length=1)
+    effort: int = Field(default=1, ge=1)
+    caught_by: list[str] = []
+    expect: Literal["killed", "reordered", "pass"] = "killed"
+
+    @property
+    def control(self) -> bool:
+        """Whether this is a change that must not be flagged."""
+        return self.expect != "killed"
+
+    @model_validator(mode="after")
+    def _is_caught_by_somebody(self) -> Fault:
+        if self.control == bool(self.caught_by):
+            raise ValueError("caught_by names who notices a fault, and nobody for a control")
+        return self
 
     def inject(self, root: Path) -> dict[str, str]:
         """The faulty text of each changed file, by its path below ``root``.
@@ -98,7 +115,8 @@ class Fault(BaseModel):
                 raise BadInput(f"fault {self.id}: its rule captures no {name[0]} for '{fix}'")
             return str(match.text())
 
-        return re.sub(r"\$([A-Z_][A-Z0-9_]*)", captured, fix)
+        indented = fix.replace("\n", "\n" + " " * node.range().start.column)
+        return re.sub(r"\$([A-Z_][A-Z0-9_]*)", captured, indented)
 
 
 def load(folder: Path) -> list[Fault]:
@@ -131,7 +149,8 @@ def _read(path: Path) -> Fault:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise BadInput(f"{path.name}: {where}: {first['msg']}") from error
+        said = first["msg"].removeprefix("Value error, ")
+        raise BadInput(f"{path.name}: {where}: {said}") from error
     except yaml.YAMLError as error:
         raise BadInput(f"{path.name}: not YAML: {error}".replace("\n", " ")) from error
     if fault.id != path.stem:

@@ -1,38 +1,55 @@
-"""Injects every fault of a catalogue, runs ordinary cases, and says which oracles noticed."""
+"""Injects every fault of a catalogue, runs ordinary cases, and says which oracles noticed.
+
+The catalogue's controls run the same cases: an oracle that calls one of them wrong would call anything
+wrong, and what it says of the faults would mean nothing.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from lanecheck.build import Recipe, build_host
+from lanecheck import cases, oracles
+from lanecheck.build import BuildFailed, Recipe, build_all, build_host
 from lanecheck.campaign import Budget, fuzz
+from lanecheck.errors import BadInput
+from lanecheck.executor import ORACLE as PROCESS
 from lanecheck.executor import Executor
 from lanecheck.faults.catalogue import Fault
+from lanecheck.subject import load
 from lanecheck.toolchain import Toolchain
-from lanecheck.trial import Failure, Target, Trial
+from lanecheck.trial import Failure, Result, Target, Trial
 
 #: Cases a fault is given to show itself, by host build.
 CASES: Mapping[str, int] = {"plain": 200, "hooks": 100, "asan": 100}
 
+_BATCH = 50
+_RUNGS = (PROCESS, *oracles.NAMES)
+
 
 @dataclass
 class Score:
-    """How one fault fared.
+    """How one fault, or one control, fared.
 
     Attributes:
         fault: the fault.
-        cases: cases run. noticed: failing cases by oracle.
-        first: the first failure of each oracle that noticed.
+        cases: cases run. reordered: those right, in another order than the declared one.
+        noticed: failing cases by oracle. rung: failing cases by the first oracle of the ladder to fail.
+        first: of each oracle that noticed, the first failure that says what most of its failures say.
         libraries: the faulty builds by variant.
         healthy: whether the kernel without the fault passes the cases in ``first``.
     """
 
     fault: Fault
     cases: int = 0
+    reordered: int = 0
     noticed: Counter[str] = field(default_factory=Counter)
+    rung: Counter[str] = field(default_factory=Counter)
     first: dict[str, Failure] = field(default_factory=dict)
     libraries: dict[str, Path] = field(default_factory=dict)
     healthy: bool = True
@@ -43,40 +60,148 @@ class Score:
         return self.healthy and any(oracle in self.noticed for oracle in self.fault.caught_by)
 
     @property
+    def clean(self) -> bool:
+        """Of a control: no case fails, and some are reordered if and only if that is expected."""
+        return not self.noticed and bool(self.reordered) == (self.fault.expect == "reordered")
+
+    @property
+    def good(self) -> bool:
+        """A killed fault or a clean control."""
+        return self.clean if self.fault.control else self.killed
+
+    @property
     def silent(self) -> list[str]:
         """Oracles expected to notice that did not."""
         return [oracle for oracle in self.fault.caught_by if oracle not in self.noticed]
 
+    @property
+    def also(self) -> Counter[str]:
+        """Failing cases by oracles that were not the first to fail there."""
+        return self.noticed - self.rung
 
-def score(
-    fault: Fault,
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Of the cases in ``first``."""
+        return tuple(dict.fromkeys(failure.line for failure in self.first.values()))
+
+    def add(self, seen: Result) -> None:
+        """Count the cases of one campaign."""
+        failing: dict[str, set[str]] = {}
+        said = Counter(map(sentence, seen.failures))
+        for failure in sorted(seen.failures, key=lambda failure: -said[sentence(failure)]):
+            failing.setdefault(failure.line, set()).add(failure.verdict.oracle)
+            self.first.setdefault(failure.verdict.oracle, failure)
+        for noticing in failing.values():
+            self.noticed.update(noticing)
+            self.rung[min(noticing, key=_RUNGS.index)] += 1
+        self.cases += seen.cases
+        self.reordered += len({note.line for note in seen.reordered})
+
+
+def sentence(failure: Failure) -> str:
+    """What an oracle says, without the remark in parentheses on how often."""
+    return re.sub(r" \([^()]*\)$", "", failure.verdict.evidence)
+
+
+def run_catalogue(
+    faults: Sequence[Fault],
     target: Target,
     recipe: Recipe,
     toolchain: Toolchain,
     executor: Executor,
     seed: int,
-) -> Score:
-    """Build the fault's variants, run :data:`CASES` of campaign ``seed`` under each, and count.
+    progress: Callable[[float, str], None] = lambda done, note: None,
+) -> list[Score]:
+    """Build every fault's variants, run :data:`CASES` of campaign ``seed`` under each, and count.
 
     Args:
         target: the healthy target; its library and variant are replaced by the faulty ones.
+        progress: is told how many faults are done, and what comes next.
+
+    Raises:
+        BadInput: if a fault no longer applies, or does not compile.
     """
-    overlay = fault.inject(recipe.root)
-    result = Score(fault)
-    for variant in fault.variants:
-        library = build_host(recipe, variant, toolchain, overlay).path
-        result.libraries[variant] = library
-        faulty = Target(target.subject, target.device, target.capabilities[-1:], library, variant)
-        seen = fuzz(faulty, Budget(CASES[variant]), seed, executor, batch=50)
-        result.cases += seen.cases
-        noticed = {(failure.line, failure.verdict.oracle) for failure in seen.failures}
-        result.noticed += Counter(oracle for _, oracle in noticed)
-        first: dict[str, Failure] = {}
-        for failure in seen.failures:
-            first.setdefault(failure.verdict.oracle, failure)
-        control = replace(faulty, library=build_host(recipe, variant, toolchain).path)
-        lines = tuple({failure.line for failure in first.values()})
-        passes = executor.run(control, [Trial(control, lines)]) if lines else ()
-        result.healthy &= not any(again.failures for again in passes)
-        result.first = {**first, **result.first}
-    return result
+    progress(0, "build")
+    scores = _built(faults, recipe, toolchain)
+    for done, score in enumerate(scores):
+        progress(done, score.fault.id)
+        for variant, library in score.libraries.items():
+            faulty = _on(target, variant, library)
+            count = CASES[variant] * score.fault.effort
+            if score.fault.expect == "reordered":
+                score.add(_reorderable(faulty, count, seed, executor))
+            else:
+                score.add(fuzz(faulty, Budget(count), seed, executor, batch=_BATCH))
+    _recheck(scores, target, recipe, toolchain, executor)
+    return scores
+
+
+def summary(scores: Sequence[Score]) -> str:
+    """How many faults were caught and how many controls are clean, and which are not."""
+    faults = [score for score in scores if not score.fault.control]
+    controls = [score for score in scores if score.fault.control]
+    text = f"{sum(score.killed for score in faults)} of {len(faults)} faults caught"
+    if controls:
+        text += f", {sum(score.clean for score in controls)} of {len(controls)} controls clean"
+    for verdict, group in (("survived", faults), ("flagged", controls)):
+        if bad := [score.fault.id for score in group if not score.good]:
+            text += f"; {verdict}: {', '.join(bad)}"
+    return text
+
+
+def _built(faults: Sequence[Fault], recipe: Recipe, toolchain: Toolchain) -> list[Score]:
+    """A score for every fault, with its libraries."""
+    jobs = [(fault, variant) for fault in faults for variant in fault.variants]
+    libraries = build_all(
+        partial(build_host, recipe, variant, toolchain, fault.inject(recipe.root))
+        for fault, variant in jobs
+    )
+    scores = {fault.id: Score(fault) for fault in faults}
+    for (fault, variant), library in zip(jobs, libraries):
+        if isinstance(library, BuildFailed):
+            raise BadInput(f"fault {fault.id}: {library}") from library
+        scores[fault.id].libraries[variant] = library.path
+    return list(scores.values())
+
+
+def _reorderable(target: Target, count: int, seed: int, executor: Executor) -> Result:
+    """Run the first ``count`` cases of a campaign in which an error bound can tell another order from a
+    mistake: the outputs are plain sums, and finite in every order."""
+    subject = load(target.subject)
+    drawn = (cases.case(subject, seed, index) for index in range(10 * count))
+    bounded = (
+        case.line
+        for case in drawn
+        if case.params["regime"] not in ("overflow", "special")
+        and all(product.plain for product in subject.products(case.params))
+    )
+    lines = list(islice(bounded, count))
+    batches = (lines[at : at + _BATCH] for at in range(0, len(lines), _BATCH))
+    total = Result()
+    for result in executor.run(target, (Trial(target, tuple(batch)) for batch in batches)):
+        total.add(result)
+    total.failures.sort(key=lambda failure: failure.line)
+    return total
+
+
+def _recheck(
+    scores: Sequence[Score],
+    target: Target,
+    recipe: Recipe,
+    toolchain: Toolchain,
+    executor: Executor,
+) -> None:
+    """Let the healthy kernel run what each score shows first; all of a variant in one pool of workers."""
+    for variant in CASES:
+        concerned = [score for score in scores if variant in score.libraries and score.first]
+        if not concerned:
+            continue
+        healthy = _on(target, variant, build_host(recipe, variant, toolchain).path)
+        work = [Trial(healthy, score.lines) for score in concerned]
+        wrong = {note.line for result in executor.run(healthy, work) for note in result.failures}
+        for score in concerned:
+            score.healthy &= wrong.isdisjoint(score.lines)
+
+
+def _on(target: Target, variant: str, library: Path) -> Target:
+    return Target(target.subject, target.device, target.capabilities[-1:], library, variant)

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,23 +80,58 @@ def mma_chains(
     Raises:
         ValueError: if shapes, slices or threads cannot be right.
     """
-    _check(a=a, b=b, leading=2)
-    if a.shape[1] != b.shape[1]:
-        raise ValueError(f"a's chains have {a.shape[1]} steps and b's {b.shape[1]}")
+    _check_chains(a, b, slices)
     if threads < 1:
         raise ValueError(f"threads should be at least 1, not {threads}")
-    rows, length, columns = a.shape[0], a.shape[1], b.shape[0]
-    for part in slices:
-        if part.step != 1 or not 0 <= part.start <= part.stop <= length:
-            raise ValueError(f"{part} is not a slice of {length} steps")
-    bounds = np.array([(part.start, part.stop) for part in slices], np.uintp).reshape(-1, 2)
+    (rows, length), columns = a.shape[:2], len(b)
+    ends = _ends(slices)
     d = np.empty((len(slices), rows, columns, 16, 8), np.float32)
     a, b = map(np.ascontiguousarray, (a, b))
     sizes = rows, columns, length, len(slices)
-    pointers = bounds.ctypes.data, a.ctypes.data, b.ctypes.data, d.ctypes.data
+    pointers = ends.ctypes.data, a.ctypes.data, b.ctypes.data, d.ctypes.data
     if build().lanecheck_mma_chains(_index(model), *sizes, *pointers, threads) != 0:
         raise MemoryError(f"{columns} x {length} decoded fragments of b do not fit in memory")
     return d
+
+
+class ChainBounds(NamedTuple):
+    """Of every chain's output: the exact sum ``hi + lo`` of its products, and how far from it at most
+    the computed sum lies, all float64. Where the computed sum is no number at some step, ``slack`` is
+    +inf and the rest means nothing."""
+
+    hi: NDArray[np.float64]
+    lo: NDArray[np.float64]
+    slack: NDArray[np.float64]
+
+
+def mma_bounds(
+    model: TensorCore,
+    a: NDArray[np.uint16],
+    b: NDArray[np.uint16],
+    slices: Sequence[range],
+) -> ChainBounds:
+    """What the chains of :func:`mma_chains` should have summed to, and how near they come.
+
+    :mod:`lanecheck.oracles.bound` derives the formula; it follows the model's own run.
+
+    Args:
+        model, a, b, slices: as for :func:`mma_chains`.
+
+    Returns:
+        Arrays ``[P, R, C, 16, 8]``.
+
+    Raises:
+        ValueError: if shapes or slices cannot be right.
+    """
+    _check_chains(a, b, slices)
+    (rows, length), columns = a.shape[:2], len(b)
+    ends = _ends(slices)
+    result = ChainBounds(*np.empty((3, len(slices), rows, columns, 16, 8)))
+    a, b = map(np.ascontiguousarray, (a, b))
+    sizes = rows, columns, length, len(slices)
+    pointers = (array.ctypes.data for array in (ends, a, b, *result))
+    build().lanecheck_mma_bounds(_index(model), *sizes, *pointers)
+    return result
 
 
 def check(count: int = 200) -> int:
@@ -174,6 +209,9 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     chains = library.lanecheck_mma_chains
     chains.argtypes = [ctypes.c_int, *[size] * 4, *[pointer] * 4, ctypes.c_uint]
     chains.restype = ctypes.c_int
+    bounds = library.lanecheck_mma_bounds
+    bounds.argtypes = [ctypes.c_int, *[size] * 4, *[pointer] * 6]
+    bounds.restype = None
     return library
 
 
@@ -181,6 +219,19 @@ def _index(model: TensorCore) -> int:
     if model not in _MODELS:
         raise ValueError(f"no native implementation of {model}")
     return _MODELS.index(model)
+
+
+def _ends(slices: Sequence[range]) -> NDArray[np.uintp]:
+    return np.array([(part.start, part.stop) for part in slices], np.uintp).reshape(-1, 2)
+
+
+def _check_chains(a: NDArray[Any], b: NDArray[Any], slices: Sequence[range]) -> None:
+    _check(a=a, b=b, leading=2)
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"a's chains have {a.shape[1]} steps and b's {b.shape[1]}")
+    for part in slices:
+        if part.step != 1 or not 0 <= part.start <= part.stop <= a.shape[1]:
+            raise ValueError(f"{part} is not a slice of {a.shape[1]} steps")
 
 
 def _check(*, leading: int = 1, **operands: NDArray[Any]) -> None:

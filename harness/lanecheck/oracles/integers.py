@@ -1,29 +1,45 @@
 """Exact integers: with integer inputs whose sums are exact, the output is known bit for bit.
 
-If Σ|products| over everything added stays ≤ 2^24, every partial sum in any order is an integer that
+If Σ|terms| over everything added is at most 2^24, every partial sum in any order is an integer that
 FP32 holds exactly. The tensor core's truncation loses nothing either: aligned to the largest of its
 terms, less than 2^24 apart from the smallest, no set bit is shifted out. So every correct kernel, of
 whatever order, gives the same FP32 number, and its one rounding to BF16 is the output: comparison is
 bitwise equality and needs no knowledge of the kernel.
+
+The bound is checked on the inputs themselves. Three regimes see different things: ``small`` keeps sums
+within ±256, where BF16 output hides nothing; ``wide`` goes far beyond 2^8 and 2^11, where an accumulator of
+BF16 or FP16 shows; FP32 output shows every bit of either.
+
+Sees: every misread, dropped or repeated operand that changes the sum, a narrow accumulator, a wrong
+rounding of the store; for any kernel, whatever its order.
+
+Cannot see: an order that changes, what happens to values that are not integers, an epilogue that makes
+more than a sum; in BF16, a small error beneath the rounding of a large sum.
 """
 
 from __future__ import annotations
 
 from lanecheck.observation import Observation
 from lanecheck.oracles.compare import check_names, first_difference
-from lanecheck.values import INTEGER_REGIMES, rounded_bits
+from lanecheck.values import INTEGER_REGIMES, magnitudes, rounded_bits
 from lanecheck.verdict import Outcome, Verdict
 
 NAME = "integers"
 
+_EXACT = 2.0**24
+
 
 def judge(observation: Observation) -> Verdict | None:
-    params = observation.case.params
-    if params["regime"] not in INTEGER_REGIMES:
+    subject, params = observation.subject, observation.params
+    products = subject.products(params)
+    if params["regime"] not in INTEGER_REGIMES or not products:
         return None
-    if not observation.subject.sums(params):
+    if not all(product.plain for product in products):
         return None
-    exact = observation.subject.reference(params, observation.inputs)
+    sizes = subject.reference(params, magnitudes(observation.inputs))
+    if any((size > _EXACT).any() for size in sizes.values()):
+        return None
+    exact = subject.reference(params, observation.inputs)
     check_names(observation.outputs, exact)
     expected = {
         name: rounded_bits(values, observation.outputs[name].dtype)

@@ -83,17 +83,25 @@ class FailureRecord(_Record):
 
 
 class CampaignRecord(_Record):
-    """Many cases against one target. ``judged`` counts verdicts by oracle."""
+    """Many cases against one target.
+
+    Attributes:
+        blind: cases that could not have shown a misreading, and so are no evidence.
+        judged: verdicts by oracle.
+        reordered: cases that are right, in another order of additions than the declared one.
+    """
 
     device: str
     variant: str
     capabilities: list[str]
     seed: int
     cases: int
+    blind: int = 0
     launches: int
     seconds: float
     judged: dict[str, int]
     failures: list[FailureRecord]
+    reordered: list[FailureRecord] = []
 
     @property
     def failing(self) -> int:
@@ -103,12 +111,22 @@ class CampaignRecord(_Record):
     @property
     def summary(self) -> str:
         """The counts, in words."""
-        return f"{self.cases:,} cases, {self.failing:,} failing, {self.rate:,.0f} cases/s"
+        blind = f" ({self.blind:,} blind)" if self.blind else ""
+        reordered = len({note.line for note in self.reordered})
+        other = f", {reordered:,} reordered" if reordered else ""
+        counts = f"{self.cases:,} cases{blind}, {self.failing:,} failing{other}"
+        return f"{counts}, {self.rate:,.0f} cases/s"
 
     @property
-    def numbers_judged(self) -> bool:
-        """Whether an oracle that looks at the numbers has spoken."""
-        return any(self.judged.get(oracle) for oracle in NUMERIC)
+    def lacking(self) -> str | None:
+        """Why a campaign without failures shows nothing; None if it does show something."""
+        if not self.cases:
+            return "no case ran"
+        if self.blind == self.cases:
+            return "only blind cases ran"
+        if not any(self.judged.get(oracle) for oracle in NUMERIC):
+            return "no case's numbers were judged"
+        return None
 
     @property
     def rate(self) -> float:
@@ -117,14 +135,37 @@ class CampaignRecord(_Record):
 
 
 class FaultRecord(_Record):
-    """One injected fault: failing cases by oracle, and the first failing line of each."""
+    """One injected fault: failing cases by oracle, and the first failing line of each.
+
+    Attributes:
+        rung: failing cases by the first oracle of the ladder that fails them.
+    """
 
     id: str
     title: str
     killed: bool
     cases: int
     noticed: dict[str, int]
+    rung: dict[str, int] = {}
     silent: list[str]
+    first: list[FailureRecord]
+
+
+class ControlRecord(_Record):
+    """One change that must not be flagged.
+
+    Attributes:
+        expect: ``reordered`` or ``pass``.
+        reordered: cases that are right, in another order of additions than the declared one.
+        first: the first failing line of each oracle that flags it.
+    """
+
+    id: str
+    title: str
+    expect: str
+    clean: bool
+    cases: int
+    reordered: int
     first: list[FailureRecord]
 
 
@@ -182,15 +223,18 @@ class Report(_Record):
     builds: list[BuildRecord] = Field(default_factory=list)
     campaigns: list[CampaignRecord] = Field(default_factory=list)
     faults: list[FaultRecord] = Field(default_factory=list)
+    controls: list[ControlRecord] = Field(default_factory=list)
     real: RealRecord | None = None
     bench: BenchRecord | None = None
 
     @property
     def disproven(self) -> bool:
-        """Whether anything was shown wrong: a cell, a real call, or a fault that nothing noticed."""
+        """Whether anything was shown wrong: a cell, a real call, or the oracles themselves, by a fault
+        that nothing noticed or a control that something did."""
         return (
             any(cell.status is Status.DISPROVEN for cell in self.cells)
             or not all(fault.killed for fault in self.faults)
+            or not all(control.clean for control in self.controls)
             or bool(self.real and self.real.campaign.failures)
         )
 
@@ -203,10 +247,12 @@ def campaign_record(result: Result, target: Target, seed: int) -> CampaignRecord
         capabilities=list(target.capabilities),
         seed=seed,
         cases=result.cases,
+        blind=result.blind,
         launches=result.launches,
         seconds=result.seconds,
         judged=dict(result.judged),
         failures=[failure_record(failure) for failure in result.failures],
+        reordered=[failure_record(note) for note in result.reordered],
     )
 
 
@@ -228,7 +274,21 @@ def fault_record(score: Score) -> FaultRecord:
         killed=score.killed,
         cases=score.cases,
         noticed=dict(score.noticed),
+        rung=dict(score.rung),
         silent=score.silent,
+        first=[failure_record(failure) for failure in score.first.values()],
+    )
+
+
+def control_record(score: Score) -> ControlRecord:
+    """A control's score as it is stored."""
+    return ControlRecord(
+        id=score.fault.id,
+        title=score.fault.title,
+        expect=score.fault.expect,
+        clean=score.clean,
+        cases=score.cases,
+        reordered=score.reordered,
         first=[failure_record(failure) for failure in score.first.values()],
     )
 

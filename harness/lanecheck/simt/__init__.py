@@ -8,7 +8,16 @@ into one shared library, which `HostLibrary` loads. There are three ways to buil
 - *asan*, for arrays: AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
-from lanecheck.simt.library import Buffer, HostLibrary, SimtReport
+from lanecheck.simt.library import MMA, Buffer, HostLibrary, SimtReport
 from lanecheck.simt.variants import INCLUDE, RUNTIME, VARIANTS, HostVariant
 
-__all__ = ["INCLUDE", "RUNTIME", "VARIANTS", "Buffer", "HostLibrary", "HostVariant", "SimtReport"]
+__all__ = [
+    "INCLUDE",
+    "MMA",
+    "RUNTIME",
+    "VARIANTS",
+    "Buffer",
+    "HostLibrary",
+    "HostVariant",
+    "SimtReport",
+]

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from ctypes import c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lanecheck.errors import CannotRun
 from lanecheck.simt.variants import INCLUDE, RUNTIME
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -26,10 +27,26 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "simt_report": (c_char_p, []),
     "simt_clear": (None, []),
     "simt_switches": (c_uint64, []),
+    "simt_log_mma": (None, [POINTER(c_uint32), c_size_t]),
+    "simt_mma_log": (c_void_p, [POINTER(c_size_t)]),
 }
 
 MODELS = {"ampere": 0, "hopper": 1}
 SIDES = {"upper": 0, "lower": 1}
+
+#: One executed mma of a warp: where, its number among the warp's, and every lane's registers. A and B
+#: hold two BF16 each, the lower half first; C is the accumulator before, D after.
+MMA = np.dtype(
+    [
+        ("block", np.uint32, 3),
+        ("warp", np.uint32),
+        ("number", np.uint32),
+        ("a", np.uint32, (32, 4)),
+        ("b", np.uint32, (32, 2)),
+        ("c", np.float32, (32, 4)),
+        ("d", np.float32, (32, 4)),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,7 @@ class HostLibrary:
             self._simt[name] = function
         self._foreign = [d.resolve() for d in (INCLUDE, RUNTIME.parent, *twins)]
         self._lines: dict[int, tuple[str, int]] = {}
+        self._mma_limit = 0
 
     def configure(
         self,
@@ -140,6 +158,29 @@ class HostLibrary:
     def switches(self) -> int:
         """Context switches so far, in all launches."""
         return int(self._simt["simt_switches"]())
+
+    def log_mma(self, block: tuple[int, int, int] | None = None, limit: int = 1 << 14) -> None:
+        """From now on, keep the mma of one CTA, or of all; a `limit` of 0 ends that.
+
+        `limit` bounds the memory, at 1.8 KB an mma.
+        """
+        self._mma_limit = limit
+        self._simt["simt_log_mma"](None if block is None else (c_uint32 * 3)(*block), limit)
+
+    def mma_log(self) -> NDArray[Any]:
+        """The mma since :meth:`log_mma`, of type :data:`MMA`, in the order of their execution.
+
+        Raises:
+            CannotRun: if there were more than the limit, so that the log would have gaps.
+        """
+        executed = c_size_t()
+        address = self._simt["simt_mma_log"](ctypes.byref(executed))
+        if executed.value > self._mma_limit:
+            raise CannotRun(
+                f"{executed.value:,} mma were executed, of which the log holds the first "
+                f"{self._mma_limit:,}: log one CTA, or raise the limit"
+            )
+        return np.frombuffer(ctypes.string_at(address, executed.value * MMA.itemsize), MMA)
 
     def _place(self, pc: int) -> str:
         file, line = self._lines.get(pc, ("", 0))

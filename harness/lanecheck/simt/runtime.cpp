@@ -234,3 +234,14 @@ SIMT_EXPORT const char* simt_report() {
 SIMT_EXPORT void simt_clear() { machine.report = simt::Report(); }
 
 SIMT_EXPORT uint64_t simt_switches() { return machine.switches; }
+
+// From now on, logs the mma of the CTA `block`, of all if it is null; a limit of 0 ends that.
+SIMT_EXPORT void simt_log_mma(const uint32_t* block, size_t limit) {
+  simt::mma_log.begin(block, limit);
+}
+
+// The records of the first `limit` of the mma that were executed since.
+SIMT_EXPORT const simt::MmaRecord* simt_mma_log(size_t* executed) {
+  *executed = simt::mma_log.executed();
+  return simt::mma_log.records();
+}

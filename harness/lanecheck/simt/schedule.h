@@ -99,7 +99,8 @@ struct Warp {
   uint32_t held;             // could go on, but is kept back
   uint32_t waiting[kWaits];  // lanes by what they wait for
   int mma_line;
-  Fiber* lanes;  // of this warp, 32 though fewer may be alive
+  uint32_t logged;  // mma, see mma_log.h
+  Fiber* lanes;     // of this warp, 32 though fewer may be alive
   std::unique_ptr<MmaTiles> mma;
 };
 
@@ -330,6 +331,7 @@ inline void Machine::start(Cta& c, uint32_t id) {
     w.alive = left >= 32 ? ~0u : (1u << left) - 1;
     for (uint32_t& lanes : w.waiting) lanes = 0;
     w.ready = w.held = 0;
+    w.logged = 0;
     make_ready(w, c, w.alive);
   }
 }
@@ -431,6 +433,7 @@ inline void Machine::run(const detail::Launch& l) {
     race::cta_started(ctas[s]);
   }
   current_warp_ = &ctas[0].warps[0];
+  current_cta_ = 0;
   for (uint32_t next = slots_, done = 0; done < total; done++) {
     busy = 0;
     go(choose());

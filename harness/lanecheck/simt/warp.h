@@ -6,6 +6,7 @@
 
 #include <lanecheck/mma.h>
 
+#include "mma_log.h"
 #include "schedule.h"
 
 namespace simt {
@@ -136,6 +137,7 @@ inline __attribute__((always_inline)) void mma(float d[4], const uint32_t a[4], 
   if (here == ~0u) {
     lanecheck::mma_m16n8k16(tiles.a, tiles.b, tiles.c, tiles.d,
                             static_cast<lanecheck::Model>(machine.model));
+    if (__builtin_expect(mma_log.on(), 0)) mma_log.add(w, *f.cta);
     release(f, Wait::mma, ~0u);
     machine.yield();
   } else {

@@ -1,18 +1,17 @@
-"""The one builder of the page: recorded reports in, static HTML out."""
+"""The one builder of the pages: recorded reports in, static HTML out."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from lanecheck import oracles
 from lanecheck.bench.compare import shape
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports.model import CellRecord, Report, Status, write_text
+from lanecheck.site.ladder import rungs
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,17 @@ class Entry:
 
 
 def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
-    """Write ``index.html``.
+    """Write ``index.html`` and ``oracles.html``.
 
     Args:
         reports: at least one, oldest first. matrix: its archs and jobs are the ledger's axes.
         output: folder, made if need be.
 
     Returns:
-        The page's path.
+        The first page's path.
 
     Raises:
-        BadInput: if it cannot be written there.
+        BadInput: if they cannot be written there.
     """
     environment = Environment(
         loader=PackageLoader("lanecheck.site"),
@@ -59,9 +58,11 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
         lstrip_blocks=True,
     )
     entries = ledger(reports, matrix)
-    page = environment.get_template("index.html.j2").render(
+    newest = reports[-1]
+    faults = next((report for report in reversed(reports) if report.faults), None)
+    index = environment.get_template("index.html.j2").render(
         reports=list(reversed(reports)),
-        newest=reports[-1],
+        newest=newest,
         matrix=matrix,
         table={
             arch: {job: _of(entries, arch, job) for job in matrix.jobs} for arch in matrix.archs
@@ -71,15 +72,20 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
             for status in ("verified", "stale", "unverified", "disproven")
         },
         missing=missing(entries, matrix),
-        oracles=[(module.NAME, *_parts(inspect.getdoc(module))) for module in oracles.LADDER],
         shape=shape,
         benches=_newest_benches(reports),
-        faults=next((r for r in reversed(reports) if r.faults), None),
-        real=next((r for r in reversed(reports) if r.real), None),
+        faults=faults,
+        real=next((report for report in reversed(reports) if report.real), None),
     )
-    target = output / "index.html"
-    write_text(page, target)
-    return target
+    same = [report for report in reports if report.source.sha256 == newest.source.sha256]
+    oracles = environment.get_template("oracles.html.j2").render(
+        subject=newest.subject,
+        rungs=rungs(campaign for report in same for campaign in report.campaigns),
+        faults=faults,
+    )
+    write_text(oracles, output / "oracles.html")
+    write_text(index, output / "index.html")
+    return output / "index.html"
 
 
 def ledger(reports: list[Report], matrix: Matrix) -> list[Entry]:
@@ -131,9 +137,3 @@ def _unseen(arch: str, device: str, job: str) -> Entry:
 def _newest_benches(reports: list[Report]) -> list[Report]:
     by_gpu = {report.bench.environment.gpu: report for report in reports if report.bench}
     return [by_gpu[name] for name in sorted(by_gpu)]
-
-
-def _parts(text: str | None) -> tuple[str, list[str]]:
-    """A docstring's first line without its name, and its other paragraphs."""
-    first, *rest = (text or "").split("\n\n")
-    return " ".join(first.split()).partition(": ")[2] or first, [" ".join(p.split()) for p in rest]
