@@ -41,9 +41,8 @@ def show(fault_id: str, reference: str, matrix: Matrix, toolchain: Toolchain, ou
         listener.stage("fuzz the faulty kernel")
         healthy = build_host(recipe, "plain", toolchain).path
         target = Target(reference, "host", matrix.devices["host"].mma[-1:], healthy)
-        (score,) = scoreboard.run_catalogue(
-            [fault], target, recipe, toolchain, LocalExecutor(), seed=0
-        )
+        build = scoreboard.host_builds(recipe, toolchain)
+        (score,) = scoreboard.run_catalogue([fault], target, build, LocalExecutor(), seed=0)
         for oracle, failing in sorted(score.noticed.items()):
             said = score.first[oracle].verdict.evidence
             out.print(f"[red]{oracle}[/] noticed in {failing} of {score.cases} cases")

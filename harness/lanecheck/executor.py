@@ -10,9 +10,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from typing import Protocol
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
@@ -35,10 +37,10 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """One worker a core of this machine; for a GPU, one worker.
+    """One worker a core of this machine, or one for each of the target's GPUs.
 
     Args:
-        workers: processes; all cores by default.
+        workers: processes; for GPUs, that many for each.
         time_limit: seconds a trial may take before it counts as a hang.
         case_limit: seconds a single case may take when it runs alone.
     """
@@ -46,32 +48,36 @@ class LocalExecutor:
     def __init__(
         self, workers: int | None = None, time_limit: float = 120.0, case_limit: float = 20.0
     ) -> None:
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers
         self.time_limit = time_limit
         self.case_limit = case_limit
 
     def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
-        workers = self.workers if target.device == "host" else 1
-        with (
-            sanitizer.to_files(_needs(target)) as environment,
-            _environment(environment),
-            _pool(workers) as pool,
-        ):
+        workers = self.workers or (1 if target.device == "cuda" else os.cpu_count() or 1)
+        with ExitStack() as stack:
+            environment = stack.enter_context(sanitizer.to_files(_needs(target)))
+            stack.enter_context(_environment(environment))
+            pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
             queue = iter(work)
-            running: dict[ProcessFuture, Trial] = {}
+            running: dict[ProcessFuture, tuple[ProcessPool, Trial]] = {}
             while True:
-                while len(running) < 2 * workers and (trial := next(queue, None)) is not None:
-                    running[self._schedule(pool, trial)] = trial
+                held = Counter(pool for pool, _ in running.values())
+                for pool in pools:
+                    while held[pool] < 2 * workers and (trial := next(queue, None)) is not None:
+                        running[self._schedule(pool, trial)] = pool, trial
+                        held[pool] += 1
                 if not running:
                     return
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    yield from self._outcome(pool, future, running.pop(future))
+                    pool, trial = running.pop(future)
+                    yield from self._outcome(pool, future, trial)
 
     def _schedule(self, pool: ProcessPool, trial: Trial) -> ProcessFuture:
         alone = len(trial.lines) == 1
         limit = self.case_limit if alone else self.time_limit
-        return pool.schedule(trials.run, (trial,), timeout=limit)
+        with _deaf():
+            return pool.schedule(trials.run, (trial,), timeout=limit)
 
     def _outcome(self, pool: ProcessPool, future: ProcessFuture, trial: Trial) -> Iterator[Result]:
         try:
@@ -94,7 +100,7 @@ class LocalExecutor:
         if not isinstance(death, ProcessExpired):
             yield _died(trial, self._cause(death))
             return
-        with _pool(1) as fresh:
+        with _pool(1, next(iter(trial.target.gpus), "")) as fresh:
             try:
                 yield self._schedule(fresh, trial).result()
             except (TimeoutError, ProcessExpired) as again:
@@ -116,10 +122,10 @@ class LocalExecutor:
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPool]:
-    """Workers that are stopped, whatever they do, once nobody waits for their results."""
+def _pool(workers: int, gpu: str = "") -> Iterator[ProcessPool]:
+    """Workers, all of one GPU, that are stopped, whatever they do, once nobody waits for their results."""
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPool(workers, initializer=sanitizer.begin, context=spawn)
+    pool = ProcessPool(workers, initializer=_begin, initargs=(gpu,), context=spawn)
     try:
         yield pool
         pool.close()
@@ -128,6 +134,13 @@ def _pool(workers: int) -> Iterator[ProcessPool]:
         raise
     finally:
         pool.join()
+
+
+def _begin(gpu: str) -> None:
+    """In a worker, before its first trial."""
+    sanitizer.begin()
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before anything looks for a device
 
 
 def _died(trial: Trial, evidence: str) -> Result:
@@ -146,10 +159,20 @@ def _failure(trial: Trial, evidence: str) -> Failure:
 
 
 def _needs(target: Target) -> Mapping[str, str]:
-    if target.device == "cuda":
-        return {"CUDA_VISIBLE_DEVICES": target.gpu} if target.gpu else {}
     variant = simt.VARIANTS.get(target.variant)
     return variant.environment(str(find_cxx(os.environ))) if variant and target.library else {}
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Threads and workers that start in here never hear of an interrupt, which this process handles: it
+    stops them, and none has to be far enough to handle it well."""
+    resource_tracker.ensure_running()  # whose start would end the deafness
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

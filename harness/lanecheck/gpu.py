@@ -35,14 +35,15 @@ def detect() -> list[Gpu]:
     return [Gpu(name, cc, uuid) for name, cc, uuid in rows]
 
 
-def matched(gpus: list[Gpu], matrix: Matrix) -> dict[str, Gpu]:
-    """Which of the matrix's devices are here: same capability, and the product's name holds theirs."""
-    return {
-        device.name: gpu
+def matched(gpus: list[Gpu], matrix: Matrix) -> dict[str, list[Gpu]]:
+    """The GPUs of each of the matrix's devices that is here: same capability, and the product's name
+    holds the device's."""
+    here = {
+        device.name: [gpu for gpu in gpus if _is(gpu, device)]
         for device in matrix.devices.values()
-        for gpu in gpus
-        if device.gpu and _is(gpu, device)
+        if device.gpu
     }
+    return {name: found for name, found in here.items() if found}
 
 
 def _is(gpu: Gpu, device: Device) -> bool:

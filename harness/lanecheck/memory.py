@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +12,9 @@ from lanecheck.observation import Problem
 from lanecheck.simt import HostLibrary
 
 Bytes = npt.NDArray[np.uint8]
-_CANARY = 0xC7
+_CANARY = (
+    0xFFC7  # twice in a word: a NaN as BF16 and as FP32, so that a read of it shows in what follows
+)
 STICKY = 86  # exit code of a worker whose CUDA device reported an error that stays
 
 
@@ -44,7 +44,7 @@ class HeapMemory:
     def allocate(
         self, name: str, size: int, align: int, side: str, readonly: bool
     ) -> tuple[int, Bytes]:
-        whole = np.full(size + 2 * self.MARGIN + align, _CANARY, np.uint8)
+        whole = canaries(size + 2 * self.MARGIN + align).copy()
         start = self.MARGIN + -(whole.ctypes.data + self.MARGIN) % align
         self._buffers.append((name, whole, start, size, b"" if readonly else None))
         return whole.ctypes.data + start, whole[start : start + size]
@@ -57,7 +57,7 @@ class HeapMemory:
         failure = launch(0)
         problems = [Problem("launch", failure)] if failure else []
         for (name, whole, start, size, _), inputs in zip(self._buffers, before):
-            problems += _damage(name, whole, start, size)
+            problems += damage(name, whole, start, size)
             if inputs is not None and whole[start : start + size].tobytes() != inputs:
                 problems.append(Problem("memory", f"input {name} was overwritten"))
         return problems
@@ -90,61 +90,17 @@ class SimtMemory:
         self._library.free_all()
 
 
-class CudaMemory:
-    """Memory of a CUDA device between canaries, staged through the host; torch allocates."""
-
-    MARGIN = 512
-
-    def __init__(self, device: int = 0) -> None:
-        import torch
-
-        self._torch = torch
-        self._device = torch.device("cuda", device)
-        self._buffers: list[tuple[str, Any, Bytes, int, int, bool]] = []
-
-    def allocate(
-        self, name: str, size: int, align: int, side: str, readonly: bool
-    ) -> tuple[int, Bytes]:
-        whole = np.full(size + 2 * self.MARGIN + align, _CANARY, np.uint8)
-        on_device = self._torch.empty(whole.size, dtype=self._torch.uint8, device=self._device)
-        start = self.MARGIN + -(on_device.data_ptr() + self.MARGIN) % align
-        self._buffers.append((name, on_device, whole, start, size, readonly))
-        return on_device.data_ptr() + start, whole[start : start + size]
-
-    def run(self, launch: Callable[[int], str | None]) -> list[Problem]:
-        try:
-            return self._run(launch)
-        except RuntimeError as error:
-            # Sticky: nothing in this process can use the device again, and what comes next would be
-            # blamed for it. So the process ends here, and the executor finds the case.
-            print(f"CUDA: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
-            os._exit(STICKY)
-
-    def _run(self, launch: Callable[[int], str | None]) -> list[Problem]:
-        torch = self._torch
-        for _, on_device, whole, *_ in self._buffers:
-            on_device.copy_(torch.from_numpy(whole))
-        stream = torch.cuda.current_stream(self._device)
-        failure = launch(stream.cuda_stream)
-        stream.synchronize()
-        problems = [Problem("launch", failure)] if failure else []
-        for name, on_device, whole, start, size, readonly in self._buffers:
-            after = on_device.cpu().numpy()
-            problems += _damage(name, after, start, size)
-            inside = slice(start, start + size)
-            if readonly and not np.array_equal(after[inside], whole[inside]):
-                problems.append(Problem("memory", f"input {name} was overwritten"))
-            whole[:] = after
-        return problems
-
-    def release(self) -> None:
-        self._buffers.clear()
+def canaries(count: int, start: int = 0) -> Bytes:
+    """``count`` bytes of canaries, the first of them ``start`` bytes from an even address."""
+    odd = start % 2
+    return np.full(count // 2 + 1, _CANARY, np.uint16).view(np.uint8)[odd : odd + count]
 
 
-def _damage(name: str, whole: Bytes, start: int, size: int) -> list[Problem]:
-    changed = whole != _CANARY
-    changed[start : start + size] = False
-    if not changed.any():
-        return []
-    at = int(np.flatnonzero(changed)[0]) - start
-    return [Problem("canary", f"byte {name}{at:+d} (size {size}) was overwritten")]
+def damage(name: str, whole: Bytes, start: int, size: int) -> list[Problem]:
+    """What became of the canaries around the ``size`` bytes from ``start`` on."""
+    for first, last in ((0, start), (start + size, whole.size)):
+        changed = np.flatnonzero(whole[first:last] != canaries(last - first, first))
+        if changed.size:
+            at = first + int(changed[0]) - start
+            return [Problem("canary", f"byte {name}{at:+d} (size {size}) was overwritten")]
+    return []

@@ -17,6 +17,15 @@ POISON = (
 )
 
 
+#: Input elements from which on a case is large.
+LARGE = 2**20
+
+
+def is_large(inputs: Mapping[str, Bits]) -> bool:
+    """Whether these inputs have more than :data:`LARGE` elements."""
+    return sum(bits.size for bits in inputs.values()) > LARGE
+
+
 @dataclass(frozen=True)
 class Problem:
     """Something the executing machine reports: an access fault, a race, a damaged canary."""
@@ -66,6 +75,11 @@ class Observation:
     def outputs(self) -> Mapping[str, Bits]:
         """Of the first run."""
         return self.runs[0].outputs
+
+    @property
+    def large(self) -> bool:
+        """Whether the host would take longer to compute with the inputs than to launch."""
+        return is_large(self.inputs)
 
     @property
     def problems(self) -> list[Problem]:

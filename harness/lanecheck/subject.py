@@ -29,6 +29,9 @@ Bits = npt.NDArray[Any]
 Params = Mapping[str, int | str]
 T = TypeVar("T")
 
+#: Bytes from which on a buffer is address space more than memory.
+SPARSE = 2**28
+
 _ITEM: Mapping[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),
     "fp32": np.dtype(np.uint32),
@@ -93,6 +96,18 @@ class Tensor:
         rows = self.shape[0] if self.shape else 1
         grid = np.lib.stride_tricks.as_strided(flat, (rows, width), strides)
         return grid if len(self.shape) == 2 else grid.reshape(self.shape)
+
+    def windows(self, memory: npt.NDArray[np.uint8]) -> list[Bits]:
+        """All elements inside ``memory``, gaps included; of a tensor whose rows lie gigabytes apart, its
+        rows and what follows each within 64 elements."""
+        flat = memory[: self.span * self.item.itemsize].view(self.item)
+        if flat.nbytes < SPARSE or len(self.shape) != 2:
+            return [flat]
+        rows, width = self.shape
+        reach = min(width + 64, self.stride)
+        strides = (self.stride * self.item.itemsize, self.item.itemsize)
+        first = np.lib.stride_tricks.as_strided(flat[self.offset :], (rows - 1, reach), strides)
+        return [flat[: self.offset], first, flat[-width:]]
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,25 @@ class Subject(Protocol):
     def order(self, params: Params) -> Order | None:
         """The order in which every product of the launch is summed, if the subject declares it."""
         return None
+
+    def kernel_of(self, params: Params) -> tuple[int | str, ...]:
+        """What tells the ways through the compiled code apart: which kernel runs, on which path.
+
+        Checkers too slow for a campaign run a case of every way; see :mod:`lanecheck.covering`.
+        """
+        return ()
+
+    def exposed(self, params: Params) -> Params | None:
+        """The launch whose outputs are the FP32 sums that this one makes its outputs of, bit for bit, if
+        it is another. Only asked of a subject that declares its order."""
+        return None
+
+    def finish(
+        self, params: Params, sums: Mapping[str, npt.NDArray[np.float32]]
+    ) -> dict[str, Bits]:
+        """The outputs' bits from those sums ``[M, N]``, by the outputs of :meth:`exposed`: rounding and
+        epilogue."""
+        raise NotImplementedError
 
     def resized(
         self, params: Params, m: int | None = None, n: int | None = None, k: int | None = None

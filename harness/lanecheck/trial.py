@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,13 +17,17 @@ import numpy.typing as npt
 
 from lanecheck import cases, oracles, sight, simt
 from lanecheck.cases import Case
+from lanecheck.cuda_memory import CudaMemory
 from lanecheck.errors import LanecheckError
-from lanecheck.memory import CudaMemory, HeapMemory, Memory, SimtMemory
-from lanecheck.observation import POISON, Observation, Problem, Run
+from lanecheck.memory import HeapMemory, Memory, SimtMemory
+from lanecheck.observation import POISON, Observation, Problem, Run, is_large
 from lanecheck.subject import Bits, Buffer, Params, Subject, Tensor, load, recipe_of
 from lanecheck.tensorcore import TensorCore, model_for
 from lanecheck.values import draw_values
 from lanecheck.verdict import Outcome, Verdict
+
+#: How often a case that was wrong on a GPU is repeated, before the kernel is blamed or the device.
+REPETITIONS = 3
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Target:
             device's own (cuda).
         library: the built library, None for a callable.
         variant: which build of it: plain, hooks, asan; or the arch for cuda.
-        gpu: the UUID of the GPU, for cuda.
+        gpus: the UUIDs of the GPUs, for cuda; a trial runs on one of them.
     """
 
     subject: str
@@ -44,7 +49,7 @@ class Target:
     capabilities: tuple[str, ...] = ("9.0",)
     library: Path | None = None
     variant: str = "plain"
-    gpu: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Result:
 
     Attributes:
         cases: how many ran. blind: how many of them are no evidence, see :mod:`lanecheck.sight`.
-        judged: verdicts by oracle.
+        judged: verdicts by oracle. compared: output elements compared bit for bit, by oracle.
         failures: what is wrong. reordered: what is right, in another order than the declared one.
     """
 
@@ -95,6 +100,7 @@ class Result:
     launches: int = 0
     seconds: float = 0.0
     judged: Counter[str] = field(default_factory=Counter)
+    compared: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     reordered: list[Failure] = field(default_factory=list)
 
@@ -105,6 +111,7 @@ class Result:
         self.launches += other.launches
         self.seconds += other.seconds
         self.judged += other.judged
+        self.compared += other.compared
         self.failures += other.failures
         self.reordered += other.reordered
 
@@ -137,15 +144,39 @@ def judged(
     """
     inputs = draw_inputs(subject, case) if inputs is None else inputs
     result.cases += 1
-    result.blind += sight.unseen(subject, case.params, inputs) is not None
+    blind = not is_large(inputs) and sight.unseen(subject, case.params, inputs) is not None
+    result.blind += blind
     for capability, observation in observe(subject, case, target, inputs):
         result.launches += len(observation.runs)
-        for verdict in oracles.judge(observation, thorough=thorough):
+        verdicts = oracles.judge(observation, thorough=thorough)
+        if target.device == "cuda" and any(verdict.wrong for verdict in verdicts):
+            verdicts = _repeated(verdicts, lambda: observe(subject, case, target, inputs))
+        for verdict in verdicts:
             result.judged[verdict.oracle] += 1
+            result.compared[verdict.oracle] += 0 if blind else verdict.compared
             if verdict.outcome is not Outcome.PASS:
                 notes = result.failures if verdict.wrong else result.reordered
                 notes.append(Failure(case.line, capability, verdict))
         yield observation
+
+
+def _repeated(
+    verdicts: list[Verdict], again: Callable[[], Iterator[tuple[str, Observation]]]
+) -> list[Verdict]:
+    """The verdicts on a case that is wrong on a GPU, in the light of :data:`REPETITIONS` of it."""
+    wrong = sum(
+        any(verdict.wrong for _, observation in again() for verdict in oracles.judge(observation))
+        for _ in range(REPETITIONS)
+    )
+    outcome = Outcome.FAIL if wrong else Outcome.SUSPECT
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    text = f"; wrong in {wrong} of {REPETITIONS} repetitions" + (f" on {gpu}" if gpu else "")
+    return [
+        replace(verdict, outcome=outcome, evidence=verdict.evidence + text)
+        if verdict.wrong
+        else verdict
+        for verdict in verdicts
+    ]
 
 
 def observe(
@@ -202,7 +233,7 @@ def _runs(
                 poison = POISON[colour][tensor.dtype]
                 outputs[name] = view.copy()
                 view[...] = poison
-                strays[name] = int((region.view(tensor.item) != poison).sum())
+                strays[name] = sum(int((part != poison).sum()) for part in tensor.windows(region))
             yield Run(outputs, strays, tuple(problems))
             if problems:
                 return
@@ -248,7 +279,7 @@ def _placed(
                 tensor.name, size, tensor.align, side, given is not None
             )
             view = tensor.view(region)
-            region.view(tensor.item)[:] = POISON[0][tensor.dtype]
+            _paint(tensor, region, 0)
             if given is not None:
                 view[...] = given
             offset = tensor.offset * tensor.item.itemsize
@@ -288,8 +319,13 @@ def _schedule(library: simt.HostLibrary, core: TensorCore, seed: int) -> None:
 def _repaint(regions: _Regions, colour: int, seed: int) -> None:
     """Poison outputs and workspaces again; every other workspace stays as the last launch left it."""
     for tensor, region, _ in regions.values():
-        if tensor.role == "output" or (tensor.role == "workspace" and seed % 2):
-            region.view(tensor.item)[:] = POISON[colour][tensor.dtype]
+        if tensor.role == "output" or (tensor.role == "workspace" and seed >> 8 & 1):
+            _paint(tensor, region, colour)
+
+
+def _paint(tensor: Tensor, region: npt.NDArray[np.uint8], colour: int) -> None:
+    for part in tensor.windows(region):
+        part[...] = POISON[colour][tensor.dtype]
 
 
 @lru_cache(maxsize=8)

@@ -52,9 +52,9 @@ def draw_values(regime: str, shape: tuple[int, ...], terms: int, rng: np.random.
     """
     if regime in INTEGER_REGIMES:
         return to_bf16(_integers(_largest(regime, terms), shape, rng))
-    normal = rng.standard_normal(shape, np.float32)
     if regime == "normal":
-        return to_bf16(normal)
+        return _normal(shape, rng)
+    normal = rng.standard_normal(shape, np.float32)
     if regime == "spread":
         return to_bf16(np.ldexp(normal, rng.integers(-20, 21, shape)))
     if regime in _SCALES:
@@ -90,6 +90,14 @@ def magnitudes(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[
         name: bits & np.array(2 ** (8 * bits.itemsize - 1) - 1, bits.dtype)
         for name, bits in inputs.items()
     }
+
+
+def _normal(shape: tuple[int, ...], rng: np.random.Generator) -> Bits:
+    """Piece by piece: gigabytes of weights need no second copy in FP32."""
+    bits = np.empty(shape, np.uint16)
+    for piece in np.array_split(bits.reshape(-1), max(1, bits.size >> 22)):
+        piece[:] = to_bf16(rng.standard_normal(piece.size, np.float32))
+    return bits
 
 
 def _row_exponents(

@@ -6,7 +6,6 @@ cannot take leave their cells unverified, with the reason.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,6 +31,8 @@ from lanecheck.oracles import bits
 from lanecheck.real import judge_real
 from lanecheck.reports import model as m
 from lanecheck.subject import Subject, load, recipe_of
+from lanecheck.summation import recovery
+from lanecheck.summation.fprev import NoTree
 from lanecheck.tensorcore import model_for
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Result, Target
@@ -39,6 +40,7 @@ from lanecheck.trial import Result, Target
 #: Cases under the slower host builds, whose purpose is synchronisation and shared memory.
 CHECKED_CASES = {"hooks": 300, "asan": 300}
 SILICON_CASES = 2000
+SUMMED_CASES = 4
 
 
 class Listener(Protocol):
@@ -97,8 +99,9 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         _fuzz_host(plan, variant, library, executor, listener)
         for variant, library in host_builds.items()
     ]
-    scores, real = [], None
+    scores, real, summations = [], None, []
     if "host" in plan.devices:
+        summations = _sum(plan, host_builds["plain"], listener)
         scores = _break(plan, subject, faults, toolchain, executor, listener)
         real = _real(plan, host_builds["plain"], listener)
     silicon, silicon_cells = _silicon(plan, archs, built, gpus, executor, listener)
@@ -128,6 +131,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         campaigns=[*campaigns, *silicon],
         faults=[m.fault_record(score) for score in scores if not score.fault.control],
         controls=[m.control_record(score) for score in scores if score.fault.control],
+        summations=summations,
         real=real,
     )
 
@@ -232,6 +236,25 @@ def _campaign(
     return record
 
 
+def _sum(plan: Plan, library: Path, listener: Listener) -> list[m.SummationRecord]:
+    listener.stage("order of additions")
+    target = Target(plan.reference, "host", plan.matrix.devices["host"].mma, library)
+    try:
+        found = list(recovery.sample(target, plan.seed, SUMMED_CASES))
+    except NoTree as error:
+        listener.end(str(error), good=False)
+        return []
+    if not found:
+        listener.end("none is declared, or the outputs do not show it", good=None)
+        return []
+    other = sum(each.as_declared is False for each in found)
+    text = (
+        f"{len(found)} trees recovered, " + (f"{other} not" if other else "each") + " as declared"
+    )
+    listener.end(text, good=None if other else True)
+    return [m.summation_record(each) for each in found]
+
+
 def _break(
     plan: Plan,
     subject: Subject,
@@ -244,9 +267,8 @@ def _break(
         return []
     listener.stage("break on purpose", len(faults))
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma)
-    scores = scoreboard.run_catalogue(
-        faults, target, recipe_of(subject), toolchain, executor, plan.seed, listener.advance
-    )
+    build = scoreboard.host_builds(recipe_of(subject), toolchain)
+    scores = scoreboard.run_catalogue(faults, target, build, executor, plan.seed, listener.advance)
     listener.end(scoreboard.summary(scores), good=all(score.good for score in scores))
     return scores
 
@@ -289,7 +311,7 @@ def _silicon(
             (device.cc or "",),
             library.path,
             arch.name,
-            here[device.name].uuid,
+            tuple(found.uuid for found in here[device.name]),
         )
         title = f"fuzz {arch.name} on {device.name}"
         record = _campaign(plan, target, Budget(SILICON_CASES), 250, executor, listener, title)
@@ -301,16 +323,18 @@ def _silicon(
 # Cells ----------------------------------------------------------------------------------------
 
 
-def campaign_cells(record: m.CampaignRecord, matrix: Matrix, device: str) -> list[m.CellRecord]:
-    """What one campaign alone shows: of every arch on the host, or of one build on a GPU.
+def campaign_cells(
+    campaigns: list[m.CampaignRecord], matrix: Matrix, device: str
+) -> list[m.CellRecord]:
+    """What campaigns of one target show by themselves: of every arch on the host, or of one build on a GPU.
 
     Args:
-        device: name in the matrix of what it ran on.
+        device: name in the matrix of what they ran on.
     """
-    if record.device == "host":
-        return [_fuzz_cell(arch, [record]) for arch in matrix.archs.values()]
-    (arch,) = (arch for arch in matrix.archs.values() if arch.name == record.variant)
-    return [_cell(arch, matrix.devices[device], "silicon", *_shown([record]))]
+    if campaigns[0].device == "host":
+        return [_fuzz_cell(arch, campaigns) for arch in matrix.archs.values()]
+    (arch,) = (arch for arch in matrix.archs.values() if arch.name == campaigns[0].variant)
+    return [_cell(arch, matrix.devices[device], "silicon", *_shown(campaigns))]
 
 
 def _cell(
@@ -364,9 +388,11 @@ def _shown(campaigns: list[m.CampaignRecord]) -> tuple[m.Status, str]:
     for record in campaigns:
         if record.lacking:
             return m.Status.DISPROVEN, record.lacking
-    reordered = any(record.reordered for record in campaigns)
-    text = f"{cases - blind:,} cases" + (", reordered" if reordered else "")
-    return m.Status.VERIFIED, text
+    reordered = {note.line for record in campaigns for note in record.reordered}
+    if reordered:
+        text = "the numbers are right, the declared order of additions is not the kernel's"
+        return m.Status.UNVERIFIED, f"{len(reordered):,} of {cases:,} cases reordered: {text}"
+    return m.Status.VERIFIED, f"{cases - blind:,} cases"
 
 
 def _bench_cells(plan: Plan, archs: list[Arch], gpus: list[gpu.Gpu]) -> Iterable[m.CellRecord]:
@@ -383,7 +409,7 @@ def _pairs(matrix: Matrix, archs: list[Arch]) -> list[tuple[Arch, Device]]:
 
 
 def _why_not(
-    plan: Plan, device: Device, here: dict[str, gpu.Gpu], gpus: list[gpu.Gpu]
+    plan: Plan, device: Device, here: dict[str, list[gpu.Gpu]], gpus: list[gpu.Gpu]
 ) -> str | None:
     if "cuda" not in plan.devices:
         return "not asked for: --device host"
@@ -391,8 +417,6 @@ def _why_not(
         return "no GPU on this machine"
     if device.name not in here:
         return f"no {device.name} on this machine"
-    if importlib.util.find_spec("torch") is None:
-        return "torch, which allocates on the GPU, is not installed"
     return None
 
 

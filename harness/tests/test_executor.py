@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any
 
 import pytest
-from second_subject import FATAL_K, SUBJECT
+from second_subject import FATAL_K, SUBJECT, ByNumpy
 
 from lanecheck import cases
 from lanecheck.campaign import Budget, fuzz
@@ -98,3 +99,26 @@ def test_a_line_that_is_not_the_subject_s_is_the_user_s_mistake():
     target = Target("second_subject:EXITS_AT_ONCE")
     with pytest.raises(BadInput, match="unknown 'kk'"):
         list(LocalExecutor(1).run(target, [Trial(target, (f"{INNOCENT[0]} kk=1",))]))
+
+
+def test_a_trial_of_several_gpus_runs_on_one_of_them_and_every_one_has_work():
+    target = Target("test_executor:NAMES_ITS_GPU", gpus=("GPU-a", "GPU-b"))
+    lines = [LINE.format(k=k) for k in range(1, 9)]
+    work = [Trial(target, (line,)) for line in lines]
+    results = list(LocalExecutor(1).run(target, work))
+    said = [failure.verdict.evidence for result in results for failure in result.failures]
+    assert {evidence for evidence in said if "GPU-" in evidence} == {
+        "launch: on GPU-a",
+        "launch: on GPU-b",
+    }
+    assert sum(result.cases for result in results) == 8
+
+
+class NamesItsGpu(ByNumpy):
+    """Reports the GPU it was given as if it were a problem."""
+
+    def launch(self, *arguments: Any) -> str | None:
+        return f"on {os.environ['CUDA_VISIBLE_DEVICES']}"
+
+
+NAMES_ITS_GPU = NamesItsGpu()

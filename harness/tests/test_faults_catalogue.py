@@ -28,6 +28,7 @@ GOOD: dict[str, Any] = {
     "title": "the operands exchanged",
     "models": "a slip of the hand",
     "report": "https://example.org/issues/1",
+    "kind": "operand",
     "file": "sum.cu",
     "rewrites": [{"rule": {"pattern": "add(total, a[$I])"}, "fix": "add(a[$I], total)"}],
     "variants": ["plain"],

@@ -14,8 +14,8 @@ from lanecheck import oracles
 from lanecheck.cases import Case
 from lanecheck.observation import Observation, Problem
 from lanecheck.oracles import execution, probes
-from lanecheck.oracles.maps import NOTHING, SEVERAL, decoded, written
 from lanecheck.oracles.probes import schedule
+from lanecheck.probing.maps import NOTHING, SEVERAL, decoded, written
 from lanecheck.subject import Bits, Buffer, Params, Product, Tensor
 from lanecheck.trial import Target, observe
 from lanecheck.verdict import Outcome

@@ -15,7 +15,7 @@ from lanecheck.cases import parse
 from lanecheck.errors import BadInput
 from lanecheck.faults import scoreboard
 from lanecheck.faults.catalogue import Fault
-from lanecheck.faults.scoreboard import Score, run_catalogue, summary
+from lanecheck.faults.scoreboard import Score, host_builds, run_catalogue, summary
 from lanecheck.subject import load
 from lanecheck.trial import Failure, Result, Target, Trial
 from lanecheck.verdict import Outcome, Verdict
@@ -25,6 +25,7 @@ FAULT = Fault(
     title="swapped",
     models="a swap",
     report="none",
+    kind="operand",
     file="k.cuh",
     rewrites=[{"rule": {"pattern": "a"}, "fix": "b"}],
     variants=["plain"],
@@ -47,14 +48,14 @@ def note(line: str, oracle: str, evidence: str = "", outcome: Outcome = Outcome.
     ("noticed", "healthy", "killed", "silent"),
     [
         ({}, True, False, ["integers", "bits"]),
-        ({"bits": 3}, True, True, ["integers"]),
+        ({"bits": 3}, True, False, ["integers"]),  # not by all that were to
         ({"bits": 3, "integers": 1}, True, True, []),
         ({"process": 60}, True, False, ["integers", "bits"]),  # it does not even run
         ({"execution": 60}, True, False, ["integers", "bits"]),  # for another reason
-        ({"bits": 3}, False, False, ["integers"]),  # the healthy kernel fails those cases too
+        ({"bits": 3, "integers": 1}, False, False, []),  # the healthy kernel fails those cases too
     ],
 )
-def test_killed_is_noticed_by_an_expected_oracle_and_not_by_the_healthy_kernel(
+def test_killed_is_noticed_by_every_expected_oracle_and_not_by_the_healthy_kernel(
     noticed, healthy, killed, silent
 ) -> None:
     score = Score(FAULT, cases=60, noticed=Counter(noticed), healthy=healthy)
@@ -80,7 +81,7 @@ def test_clean_is_flagged_by_nobody_and_reordered_as_expected(
 
 
 def test_the_summary_counts_both_and_names_the_bad_ones():
-    killed = Score(FAULT, noticed=Counter(bits=1))
+    killed = Score(FAULT, noticed=Counter(bits=1, integers=1))
     survivor = Score(FAULT.model_copy(update={"id": "drop"}))
     clean, flagged = Score(control("pass")), Score(control("reordered", "shuffle"))
     assert summary([killed]) == "1 of 1 faults caught"
@@ -139,7 +140,7 @@ HEALTHY = "healthy"
 
 
 class Machine:
-    """An executor on which the libraries in ``wrong`` fail every case, by ``bits``."""
+    """An executor on which the libraries in ``wrong`` fail every case, by two oracles."""
 
     def __init__(self, *wrong: str) -> None:
         self.wrong = wrong
@@ -150,7 +151,12 @@ class Machine:
             self.ran.append(trial)
             lines = trial.lines or [str(index) for index in trial.indices]
             wrong = str(target.library) in self.wrong
-            yield Result(cases=len(lines), failures=[note(x, "bits") for x in lines if wrong])
+            yield Result(
+                cases=len(lines),
+                failures=[
+                    note(x, oracle) for x in lines if wrong for oracle in ("integers", "bits")
+                ],
+            )
 
 
 @pytest.fixture
@@ -170,7 +176,7 @@ def build(tmp_path, monkeypatch):
 
 def run(machine: Machine, build, *faults: Fault, **more) -> list[Score]:
     target = Target("second_subject:SUBJECT", capabilities=("8.0", "9.0"))
-    return run_catalogue(faults, target, build, None, machine, 0, **more)
+    return run_catalogue(faults, target, host_builds(build, None), machine, 0, **more)
 
 
 def test_every_fault_runs_its_cases_and_the_healthy_kernel_what_they_show(build):
@@ -210,3 +216,48 @@ def test_a_fault_that_does_not_compile_is_named(build):
     )
     with pytest.raises(BadInput, match="^fault swap: host-plain does not compile: error: no such"):
         run(Machine(), build, typo)
+
+
+# On a GPU
+
+
+def on_gpu(machine: Machine, build, *faults: Fault) -> list[Score]:
+    target = Target("second_subject:SUBJECT", "cuda", ("9.0",), variant="sm_90a", gpus=("GPU-0",))
+    return run_catalogue(faults, target, host_builds(build, None), machine, 0)
+
+
+def test_on_a_gpu_the_arch_is_the_only_variant(build):
+    machine = Machine("int b;")
+    more = FAULT.model_copy(update={"id": "more", "variants": ["plain", "hooks"]})
+    for score in on_gpu(machine, build, FAULT, more):
+        assert list(score.libraries) == ["sm_90a"]
+        assert score.killed
+    assert {trial.target.gpus for trial in machine.ran} == {("GPU-0",)}
+
+
+def test_a_race_that_a_gpu_does_not_show_is_excused_and_named(build):
+    race = FAULT.model_copy(update={"kind": "race"})
+    (score,) = on_gpu(Machine(), build, race)
+    assert score.excused and score.good and not score.killed
+    assert summary([score]) == "0 of 1 faults caught; races not shown by this GPU: swap"
+    (score,) = run(Machine(), build, race)
+    assert not score.excused and not score.good
+
+
+def test_the_end_of_its_process_is_how_a_gpu_reports_a_wrong_access(build):
+    class Ends(Machine):
+        def run(self, target, work):
+            for trial in work:
+                self.ran.append(trial)
+                lines = trial.lines or [str(index) for index in trial.indices]
+                wrong = str(target.library) in self.wrong
+                failures = [note(x, "process") for x in lines if wrong]
+                yield Result(cases=len(lines), failures=failures)
+
+    access = FAULT.model_copy(update={"kind": "memory", "caught_by": ["execution"]})
+    machine = Ends("int b;")
+    (score,) = on_gpu(machine, build, access)
+    assert score.killed
+    assert score.cases == scoreboard._FEW  # each costs a worker
+    (score,) = run(Ends("int b;"), build, access)
+    assert not score.killed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from lanecheck import cases, trial
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.memory import HeapMemory
 from lanecheck.observation import POISON, Observation
-from lanecheck.subject import Buffer, Params, Tensor, load
+from lanecheck.subject import Bits, Buffer, Params, Tensor, load
 from lanecheck.trial import Result, Target, Trial
 from lanecheck.verdict import Outcome, Verdict
 
@@ -189,10 +189,10 @@ def test_a_failure_names_line_capability_and_oracle():
 def test_results_add_up():
     failure = trial.Failure(LINE, "9.0", Verdict("integers", Outcome.FAIL, "y[0, 0]"))
     note = trial.Failure(LINE, "9.0", Verdict("bits", Outcome.REORDERED, "y[0, 0]"))
-    total = Result(1, 1, 2, 0.5, Counter(poison=2), [], [note])
-    total.add(Result(3, 1, 6, 1.0, Counter(poison=6, integers=1), [failure]))
+    total = Result(1, 1, 2, 0.5, Counter(poison=2), Counter(bits=6), [], [note])
+    total.add(Result(3, 1, 6, 1.0, Counter(poison=6, integers=1), Counter(bits=2), [failure]))
     counts = Counter(poison=8, integers=1)
-    assert total == Result(4, 2, 8, 1.5, counts, [failure], [note])
+    assert total == Result(4, 2, 8, 1.5, counts, Counter(bits=8), [failure], [note])
 
 
 def test_a_blind_case_is_counted():
@@ -210,6 +210,52 @@ def test_a_reordered_case_is_no_failure():
     (note,) = result.reordered
     assert note.verdict.oracle == "bits"
     assert note.verdict.outcome is Outcome.REORDERED
+
+
+# On a GPU, a failure is repeated
+
+
+class Flaky(Matmul):
+    """Wrong in some of its launches."""
+
+    def __init__(self, wrong: Callable[[int], bool]) -> None:
+        self._wrong, self._launches = wrong, 0
+
+    def store(self, y: Bits, bits: Bits) -> None:
+        y[...] = bits
+        self._launches += 1
+        if self._wrong(self._launches):
+            y[0, 0] ^= 1
+
+
+def judged(subject: Matmul, device: str) -> list[trial.Failure]:
+    result = Result()
+    target = Target("", device=device)
+    for _ in trial.judged(subject, cases.parse(LINE, subject), target, result):
+        pass
+    return result.failures
+
+
+def test_what_is_wrong_once_on_a_gpu_is_blamed_on_the_device(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-7")
+    failures = judged(Flaky(lambda launch: launch <= 2), "cuda")
+    assert {failure.verdict.outcome for failure in failures} == {Outcome.SUSPECT}
+    assert all(failure.verdict.wrong for failure in failures)
+    evidence = failures[0].verdict.evidence
+    assert evidence.startswith("y[0, 0] is ")
+    assert evidence.endswith("; wrong in 0 of 3 repetitions on GPU-7")
+
+
+def test_what_is_wrong_again_is_the_kernel_s():
+    failures = judged(Flaky(lambda launch: launch % 4 == 1), "cuda")
+    assert {failure.verdict.outcome for failure in failures} == {Outcome.FAIL}
+    assert "; wrong in " in failures[0].verdict.evidence
+
+
+def test_on_the_host_nothing_is_repeated():
+    failures = judged(Flaky(lambda launch: launch <= 2), "host")
+    assert {failure.verdict.outcome for failure in failures} == {Outcome.FAIL}
+    assert "repetitions" not in failures[0].verdict.evidence
 
 
 # What a second run changes

@@ -164,10 +164,11 @@ def select(m: int, n: int, k: int, dual: bool = False, batch_invariant: bool = F
     nw, u, s = _table(dual).get((n, k)) or _rule_of_thumb(k)
     if batch_invariant:
         nw = min(nw, max_warps(MAX_TOKENS // TOKENS, 2 if dual else 1))
-    return _fitted(nw, u, s, blocks(m, TOKENS), dual)
+    return fitted(nw, u, s, blocks(m, TOKENS), dual)
 
 
-def _fitted(nw: int, u: int, s: int, nb: int, dual: bool) -> Config:
+def fitted(nw: int, u: int, s: int, nb: int, dual: bool) -> Config:
+    """The nearest configuration compiled for ``nb`` token blocks: no more warps, no longer trips."""
     mats = 2 if dual else 1
     u = max(t for t in supported_trips(nb, mats) if t <= u)
     return Config(min(nw, max_warps(nb, mats)), u, s, nb, dual)

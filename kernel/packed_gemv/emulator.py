@@ -100,9 +100,7 @@ def emulate(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_A
         ValueError: if ``config`` does not fit the problem.
     """
     outputs = stages(problem, config, arithmetic).outputs
-    if arithmetic.exact():
-        return outputs
-    return [fp32_bits(y) if problem.out_fp32 else bf16_bits(y) for y in outputs]
+    return outputs if arithmetic.exact() else stored(outputs, problem.out_fp32)
 
 
 @dataclass(frozen=True)
@@ -128,11 +126,19 @@ def stages(problem: Problem, config: Config, arithmetic: Arithmetic) -> Stages:
     slices = [_over_warps(each, config) for each in warps]
     totals = [_in_order(each) for each in slices]
     biased = [_with_bias(each, bias, arithmetic) for each, bias in zip(totals, problem.bias)]
-    outputs = biased
-    if problem.fused:
-        with np.errstate(all="ignore"):
-            outputs = [_silu(biased[0], arithmetic) * biased[1]]
+    outputs = fused(biased, arithmetic.exact()) if problem.fused else biased
     return Stages(warps, slices, totals, biased, outputs)
+
+
+def fused(biased: list[_Array], exact: bool = False) -> list[_Array]:
+    """``silu`` of the first sums times the second."""
+    with np.errstate(all="ignore"):
+        return [_silu(biased[0], exact) * biased[1]]
+
+
+def stored(outputs: list[_Array], out_fp32: bool) -> list[_Array]:
+    """The bits of FP32 outputs as they are written."""
+    return [fp32_bits(y) if out_fp32 else bf16_bits(y) for y in outputs]
 
 
 def warp_sums(problem: Problem, config: Config, arithmetic: Arithmetic) -> list[_Array]:
@@ -249,9 +255,9 @@ def _with_bias(y: _Array, bias: _Array | None, arithmetic: Arithmetic) -> _Array
         return y + (bf16_to_float64(bias) if arithmetic.exact() else bf16_to_fp32(bias))
 
 
-def _silu(v: _Array, arithmetic: Arithmetic) -> _Array:
+def _silu(v: _Array, exact: bool) -> _Array:
     with np.errstate(all="ignore"):
-        if arithmetic.exact():
+        if exact:
             return v / (1.0 + np.exp(-v))
         return v / (np.float32(1) + exp_reproducible(-v))
 

@@ -18,11 +18,19 @@ import torch
 from torch import Tensor
 
 from packed_gemv.build import LIBRARY_VARIABLE, default_library
-from packed_gemv.config import MAX_TOKENS, Config, for_tokens, select
+from packed_gemv.config import (
+    MAX_TOKENS,
+    Config,
+    for_tokens,
+    max_warps,
+    select,
+    supported_trips,
+)
 from packed_gemv.fragments import TOKENS
 from packed_gemv.layout import PackedWeight, unpack
 
 _OUT_DTYPES = (torch.bfloat16, torch.float32)
+_TOKEN_BLOCKS = range(1, MAX_TOKENS // TOKENS + 1)
 
 
 def prepare(weight: Tensor) -> PackedWeight:
@@ -334,23 +342,42 @@ def _refuse_grad(inputs: dict[str, Tensor]) -> None:
 
 
 def _walk(m: int, n: int, k: int, dual: bool, config: Config | None) -> list[int]:
-    # Comparisons rather than a division: a compiled graph then guards on nb, not on M.
-    nb = next(nb for nb in range(1, MAX_TOKENS // TOKENS + 1) if m <= nb * TOKENS)
+    # Comparisons alone, and only where the walk changes: a compiled graph then serves a range of M,
+    # and torch.compile's limit of 8 graphs holds all of 1 to 64.
     if config is None:
-        config = _tuned(nb, n, k, dual)
-    elif config.dual != dual:
+        return next(list(walk) for most, walk in _tuned(n, k, dual) if m <= most)
+    if config.dual != dual:
         raise ValueError(f"config.dual is {config.dual}, but this call has {1 + dual} weight(s)")
-    elif config.nb != nb:
-        config = for_tokens(config, nb * TOKENS)
+    if m > _most_tokens(config.nw, config.u, dual):
+        for_tokens(config, m)  # raises, and says why
     return [config.nw, config.u, config.s]
 
 
 @torch.compiler.assume_constant_result
-def _tuned(nb: int, n: int, k: int, dual: bool) -> Config:
-    return _select(nb * TOKENS, n, k, dual)
+def _tuned(n: int, k: int, dual: bool) -> tuple[tuple[int, tuple[int, int, int]], ...]:
+    return _walks(n, k, dual)
 
 
-_select = lru_cache(maxsize=4096)(select)
+@torch.compiler.assume_constant_result
+def _most_tokens(nw: int, u: int, dual: bool) -> int:
+    return _limit(nw, u, 2 if dual else 1)
+
+
+@lru_cache(maxsize=4096)
+def _walks(n: int, k: int, dual: bool) -> tuple[tuple[int, tuple[int, int, int]], ...]:
+    """The tuned walks, each after the most tokens that it is for."""
+    configs = [select(nb * TOKENS, n, k, dual) for nb in _TOKEN_BLOCKS]
+    most = {(config.nw, config.u, config.s): config.nb * TOKENS for config in configs}
+    return tuple((tokens, walk) for walk, tokens in most.items())
+
+
+@lru_cache
+def _limit(nw: int, u: int, mats: int) -> int:
+    """The most tokens for which ``nw`` and ``u`` were compiled."""
+    fits = (
+        nb for nb in _TOKEN_BLOCKS if nw <= max_warps(nb, mats) and u in supported_trips(nb, mats)
+    )
+    return max(fits) * TOKENS
 
 
 def _check_outs(

@@ -19,6 +19,7 @@ from lanecheck.real import Call, Missing, RealRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Product, Subject, Tensor
 from lanecheck.tensorcore import TensorCore
 from lanecheck.trace import Walk
+from packed_gemv import landmarks as named
 from packed_gemv import recipe
 from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips
 from packed_gemv.emulator import (
@@ -28,7 +29,9 @@ from packed_gemv.emulator import (
     bf16_to_float64,
     emulate,
     fp32_bits,
+    fused,
     stages,
+    stored,
     warp_walk,
 )
 from packed_gemv.fragments import (
@@ -44,6 +47,7 @@ from packed_gemv.fragments import (
     TOKENS,
     real_k,
 )
+from packed_gemv.landmarks import Launch
 from packed_gemv.layout import PackedWeight, blocks
 
 # (N, K): q, k and v, o, gate and up, down of Llama-3.1-8B; the pooler of a 4096-wide encoder.
@@ -226,6 +230,32 @@ class PackedGemv(Subject):
             folds=tuple(tuple(s * config.nw + warp for warp in warps) for s in range(config.s)),
         )
 
+    def kernel_of(self, params: Params) -> tuple[int | str, ...]:
+        """(nb, mats, vec, U, split, fused, bias, out); U is 0 where no warp makes a whole trip.
+
+        ``vec`` is launch.cu's choice between 16-byte and single loads of x; the latter know only U = 1.
+        """
+        p = {name: value for name, value in params.items() if isinstance(value, int)}
+        rows = p["k"] % 8 == 0 and (p["m"] == 1 or (p["k"] + p["xpad"]) % 8 == 0)
+        vec = rows and p["xoff"] % 8 == 0
+        u = p["u"] if vec else 1
+        longest = blocks(blocks(p["k"], K_BLOCK), p["nw"] * p["s"])  # K blocks of the first warp
+        return (
+            *(blocks(p["m"], TOKENS), 1 + p["dual"], int(vec), u if u <= longest else 0),
+            *(int(p["s"] > 1), p["fused"], p["bias"], params["out"]),
+        )
+
+    def exposed(self, params: Params) -> Params | None:
+        return {**params, "fused": 0, "out": "fp32"}
+
+    def finish(
+        self, params: Params, sums: Mapping[str, npt.NDArray[np.float32]]
+    ) -> dict[str, Bits]:
+        biased = [sums[name] for name in sorted(sums)]
+        outputs = fused(biased) if params["fused"] else biased
+        bits = stored(outputs, params["out"] == "fp32")
+        return {f"y{i}": each for i, each in enumerate(bits)}
+
     def resized(
         self, params: Params, m: int | None = None, n: int | None = None, k: int | None = None
     ) -> Params | None:
@@ -331,6 +361,15 @@ int launch() {{
 }}
 """
 
+    def landmarks(self, device: str) -> dict[str, Iterator[Params]]:
+        """By group; the host's are those that it runs in minutes, in a few gigabytes."""
+        groups = {"configurations": named.configurations(), "strides": named.strides()}
+        if device == "cuda":
+            groups["shapes"] = named.shapes()
+            groups["matrices"] = named.matrices()
+            groups["sizes"] = named.sizes()
+        return {name: map(self._landmark, launches) for name, launches in groups.items()}
+
     def bench_params(self) -> list[Params]:
         return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
 
@@ -374,6 +413,16 @@ int launch() {{
             fused=bool(params["fused"]),
             out_fp32=params["out"] == "fp32",
         )
+
+    def _landmark(self, launch: Launch) -> Params:
+        plain = self._plain(launch.m, launch.n, launch.k, launch.config)
+        return plain | {
+            "dual": int(launch.config.dual),
+            "bias": int(launch.bias),
+            "out": "fp32" if launch.out_fp32 else "bf16",
+            "xpad": launch.xpad,
+            "ypad": launch.ypad,
+        }
 
     @staticmethod
     def _plain(m: int, n: int, k: int, config: Config) -> dict[str, int | str]:

@@ -179,6 +179,25 @@ def test_compiles_without_a_graph_break():
         torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.parametrize("dual", [False, True], ids=["one weight", "two weights"])
+def test_few_graphs_serve_every_number_of_tokens(dual):
+    """Fewer than torch.compile's limit, beyond which fullgraph fails."""
+    from torch import _dynamo
+    from torch._dynamo import testing
+
+    packed, counter = ops.prepare(bf16(20, 40)), testing.CompileCounterWithBackend("aot_eager")
+
+    def model(x):
+        return ops.gemv_dual(x, packed, packed) if dual else ops.gemv(x, packed)
+
+    _dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    for m in (5, *range(64, 0, -1)):
+        x = bf16(m, 40)
+        torch.testing.assert_close(compiled(x), model(x))
+    assert counter.frame_count < _dynamo.config.recompile_limit
+
+
 # What it refuses: arguments in place of the good ones, the exception, and what it must say.
 
 X, W, BIAS = bf16(5, 48), bf16(24, 48), bf16(24)
@@ -305,12 +324,14 @@ def test_prepare_refuses(weight, exception, message):
 
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(ops, "_loaded", False)
     monkeypatch.setenv(build.LIBRARY_VARIABLE, str(tmp_path / "none.so"))
     with pytest.raises(RuntimeError, match="python -m packed_gemv.build"):
         ops.load_library()
 
 
 def test_a_library_that_does_not_load_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(ops, "_loaded", False)
     library = tmp_path / "packed_gemv.so"
     library.write_text("not a library")
     monkeypatch.setenv(build.LIBRARY_VARIABLE, str(library))

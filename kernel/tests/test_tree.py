@@ -9,9 +9,10 @@ lanecheck = pytest.importorskip("lanecheck")
 from lanecheck.build import build_host  # noqa: E402
 from lanecheck.cases import Case  # noqa: E402
 from lanecheck.oracles import tree  # noqa: E402
-from lanecheck.oracles.notation import description, notation  # noqa: E402
 from lanecheck.order import Order  # noqa: E402
 from lanecheck.subject import Params  # noqa: E402
+from lanecheck.summation import recovery  # noqa: E402
+from lanecheck.summation.notation import description, notation  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
 from lanecheck.trial import Target, observe  # noqa: E402
 from lanecheck.verdict import Outcome  # noqa: E402
@@ -96,3 +97,12 @@ def test_the_fused_epilogue_and_bf16_show_no_order(host: Target) -> None:
     for changed in ({"dual": 1, "fused": 1}, {"out": "bf16"}):
         for _, observation in observe(SUBJECT, case(**changed), host):
             assert tree.judge(observation) is None
+
+
+def test_a_sample_of_a_campaign_shows_the_trees_of_both_tensor_cores(host: Target) -> None:
+    found = list(recovery.sample(host, seed=0, count=2))
+    assert {each.capability for each in found} == {"8.0", "9.0"}
+    assert len({each.line for each in found}) == 2
+    assert all(each.as_declared for each in found)
+    again = list(recovery.sample(host, seed=0, count=2))
+    assert [each.found.digest for each in again] == [each.found.digest for each in found]

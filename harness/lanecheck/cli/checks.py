@@ -33,6 +33,7 @@ from lanecheck.cli.options import (
     out,
     print_failure,
     print_failures,
+    print_judged,
     print_reordered,
     read_budget,
     read_matrix,
@@ -167,8 +168,7 @@ def fuzz(
         good = None if campaign.reordered else True
         wrong = campaign.failures or campaign.lacking
         listener.end(f"{campaign.summary}, seed {seed}", good=False if wrong else good)
-    for oracle, count in campaign.judged.items():
-        out.print(f"   {oracle:<{_ORACLE}} {count:,} verdicts")
+    print_judged(campaign)
     print_failures([campaign], subject, fault)
     if campaign.reordered:
         print_reordered(campaign)
@@ -176,7 +176,7 @@ def fuzz(
         model.write(campaign, json_file)
     if record:
         root = matrix_path(path).parent
-        saved = store.save(_fuzz_report(campaign, loaded, root), root, record)
+        saved = store.save(campaign_report([campaign], loaded, root), root, record)
         out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     if campaign.lacking and not campaign.failures:
         out.print(f"[bold red]{campaign.lacking}[/]: nothing is shown")
@@ -215,15 +215,17 @@ def replay(
         target = read_target(loaded, reference, variant, device, arch, fault)
         listener.stage("replay")
         (result,) = LocalExecutor(1).run(target, [Trial(target, (case.line,), thorough=True)])
-    failures = campaign_record(result, target, case.seed).failures
-    failed = {failure.oracle for failure in failures}
-    for oracle in dict.fromkeys([*result.judged, *failed]):
-        mark = "[red]fail[/]" if oracle in failed else "[green]pass[/]"
+    campaign = campaign_record(result, target, case.seed)
+    failures = campaign.failures
+    marks = dict.fromkeys(result.judged, "[green]pass[/]")
+    marks |= dict.fromkeys((note.oracle for note in campaign.reordered), "[yellow]reordered[/]")
+    marks |= dict.fromkeys((note.oracle for note in failures), "[red]fail[/]")
+    for oracle, mark in marks.items():
         count = result.judged[oracle]
         verdicts = f"{count} verdict{'s' if count > 1 else ''}" if count else ""
         out.print(f"{mark} {oracle:<{_ORACLE}} {verdicts}".rstrip())
-    for failure in failures:
-        print_failure(failure)
+    for note in (*failures, *campaign.reordered):
+        print_failure(note)
     if export:
         overlay = NO_OVERLAY
         if fault:
@@ -237,7 +239,7 @@ def replay(
         command = shlex.join(["lanecheck", "replay", *words, case.line])
         reproduce.export(case, target, export, command, overlay)
         out.print(f"exported: {relative(export)}", markup=False, soft_wrap=True)
-    if trace and PROCESS in failed:
+    if trace and PROCESS in {failure.oracle for failure in failures}:
         raise CannotRun("the case ends its process, so there are no outputs to trace")
     if trace:
         for text in tracing.traced(case, target):
@@ -248,6 +250,8 @@ def replay(
 def faults(
     only: Annotated[Optional[list[str]], typer.Option(help="Only these; repeatable.")] = None,
     seed: SeedOption = 0,
+    device: DeviceOption = "host",
+    arch: ArchOption = "sm_90a",
     json_file: JsonOption = None,
     workers: WorkersOption = None,
     subject: SubjectOption = None,
@@ -256,20 +260,25 @@ def faults(
     """Break the kernel on purpose and say which oracles noticed.
 
     Every fault of the catalogue is injected in turn, and every control, which is a change that must not be
-    flagged. Exit 1 if a fault survives or a control is flagged.
+    flagged. Exit 1 if a fault survives or a control is flagged; but a race need not show on a GPU.
 
     Example: lanecheck faults --only swap-x-halves
     """
     loaded = read_matrix(path)
     reference = subject or loaded.subject
     kernel = load(reference)
-    folder, recipe = faults_of(kernel), recipe_of(kernel)
+    folder, recipe, tools = faults_of(kernel), recipe_of(kernel), toolchain()
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
-    target = Target(reference, "host", loaded.devices["host"].mma)
     with Progressing(out) as listener:
         listener.stage("break on purpose", len(chosen))
+        if device == "host":
+            target = Target(reference, "host", loaded.devices["host"].mma)
+            build = scoreboard.host_builds(recipe, tools)
+        else:
+            target = read_target(loaded, reference, "plain", device, arch)
+            build = scoreboard.gpu_builds(recipe, loaded.archs[arch], tools)
         scores = scoreboard.run_catalogue(
-            chosen, target, recipe, toolchain(), LocalExecutor(workers), seed, listener.advance
+            chosen, target, build, LocalExecutor(workers), seed, listener.advance
         )
         good = all(score.good for score in scores)
         listener.end(scoreboard.summary(scores), good)
@@ -301,11 +310,8 @@ def demo(
     show(fault, subject or loaded.subject, loaded, toolchain(), out)
 
 
-COMMANDS = (verify, fuzz, replay, faults, demo)
-_ORACLE = 10  # columns of an oracle's name
-
-
-def _fuzz_report(campaign: CampaignRecord, loaded: Matrix, root: Path) -> Report:
+def campaign_report(campaigns: list[CampaignRecord], loaded: Matrix, root: Path) -> Report:
+    """Campaigns of one target by themselves, as a report to record."""
     gpus, tools = gpu.detect(), toolchain()
     device = next(iter(gpu.matched(gpus, loaded)), "host")
     return Report(
@@ -313,9 +319,13 @@ def _fuzz_report(campaign: CampaignRecord, loaded: Matrix, root: Path) -> Report
         subject=load(loaded.subject).name,
         source=model.source_record(root, recipe_of(load(loaded.subject)).root),
         environment=model.environment(None, tools.cxx_version, [found.name for found in gpus]),
-        cells=campaign_cells(campaign, loaded, device),
-        campaigns=[campaign],
+        cells=campaign_cells(campaigns, loaded, device),
+        campaigns=campaigns,
     )
+
+
+COMMANDS = (verify, fuzz, replay, faults, demo)
+_ORACLE = 10  # columns of an oracle's name
 
 
 def _fault_table(scores: list[scoreboard.Score]) -> Table:
@@ -323,6 +333,8 @@ def _fault_table(scores: list[scoreboard.Score]) -> Table:
     table = _table(*names)
     for score in scores:
         verdict = "[green]killed[/]" if score.killed else "[bold red]SURVIVED[/]"
+        if score.excused:
+            verdict = "[yellow]not shown[/]"
         silent = [f"[yellow]not {oracle}[/]" for oracle in score.silent]
         probes = score.first.get("probes")
         table.add_row(
@@ -331,7 +343,7 @@ def _fault_table(scores: list[scoreboard.Score]) -> Table:
             str(score.cases),
             "\n".join(_counts(score.rung)),
             "\n".join([*_counts(score.also), *silent]),
-            escape(scoreboard.sentence(probes)) if probes else "",
+            escape(probes.verdict.evidence) if probes else "",
         )
     return table
 

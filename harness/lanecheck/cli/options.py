@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
-from lanecheck import gpu
+from lanecheck import gpu, oracles
 from lanecheck import matrix as matrices
 from lanecheck.build import NO_OVERLAY, BuildFailed, Built, build_all, build_device, build_host
 from lanecheck.campaign import Budget
@@ -25,6 +25,7 @@ from lanecheck.subject import Subject, faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, console
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Target
+from lanecheck.verdict import Outcome
 
 out = console()
 err = console(stderr=True)
@@ -133,7 +134,16 @@ def read_target(
     if not here:
         raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
     library = build_device(subject.recipe, chosen, tools, overlay).path
-    return Target(reference, "cuda", (here[0].cc,), library, arch, here[0].uuid)
+    alike = tuple(found.uuid for found in here if found.name == here[0].name)
+    return Target(reference, "cuda", (here[0].cc,), library, arch, alike)
+
+
+def print_judged(record: CampaignRecord) -> None:
+    """How often each oracle has judged, and how much it compared, in the order of the ladder."""
+    for oracle in sorted(record.judged, key=oracles.NAMES.index):
+        compared = record.compared.get(oracle)
+        elements = f", {compared:,} elements" if compared else ""
+        out.print(f"   {oracle:<10} {record.judged[oracle]:,} verdicts{elements}")
 
 
 def print_failures(
@@ -169,7 +179,10 @@ def print_reordered(record: CampaignRecord) -> None:
 
 def print_failure(failure: FailureRecord) -> None:
     """What an oracle said of a case."""
-    said = f"[red]{failure.oracle}[/] on {failure.capability}: {escape(failure.evidence)}"
+    colour = "yellow" if failure.outcome is Outcome.REORDERED else "red"
+    suspect = f" ({failure.outcome.value})" if failure.outcome is Outcome.SUSPECT else ""
+    oracle = f"[{colour}]{failure.oracle}[/] on {failure.capability}{suspect}"
+    said = f"{oracle}: {escape(failure.evidence)}"
     out.print(Padding(said, (0, 0, 0, 2), expand=False))
 
 

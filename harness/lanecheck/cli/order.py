@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -21,12 +20,11 @@ from lanecheck.cli.options import (
     read_matrix,
     read_target,
 )
-from lanecheck.observation import Observation
-from lanecheck.oracles import tree as oracle
-from lanecheck.oracles.fprev import NoTree, Tree
-from lanecheck.oracles.notation import LEGEND, description, notation
 from lanecheck.reports import model
 from lanecheck.subject import load
+from lanecheck.summation.fprev import NoTree
+from lanecheck.summation.notation import LEGEND, description, notation
+from lanecheck.summation.recovery import Summation, recovered
 from lanecheck.terminal import Progressing
 from lanecheck.trial import observe
 
@@ -54,14 +52,14 @@ def tree(
     reference = subject or loaded.subject
     kernel = load(reference)
     case = cases.parse(line, kernel)
-    found: list[_Found] = []
+    found: list[Summation] = []
     with Progressing(out) as listener:
         listener.stage("build")
         target = read_target(loaded, reference, variant, device, arch, fault)
         listener.stage("tree")
         for capability, observation in observe(kernel, case, target):
             try:
-                found += _recovered(observation, capability)
+                found += recovered(observation, capability)
             except NoTree as error:
                 out.print(f"[red]no tree[/] on {capability}: {escape(str(error))}", soft_wrap=True)
                 raise typer.Exit(1) from error
@@ -69,67 +67,26 @@ def tree(
         _show(each)
     out.print(f"\n[dim]{escape(LEGEND)}[/]", soft_wrap=True)
     if json_file:
-        records = [_record(each, case.line) for each in found]
+        records = [model.summation_record(each).model_dump() for each in found]
         model.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n", json_file)
-    raise typer.Exit(1 if any(each.other for each in found) else 0)
+    raise typer.Exit(1 if any(each.as_declared is False for each in found) else 0)
 
 
 COMMANDS = (tree,)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The tree of one output on one capability, and the declared one if there is one."""
-
-    output: str
-    capability: str
-    tree: Tree
-    declared: Tree | None
-    bias: bool
-
-    @property
-    def other(self) -> bool:
-        return self.declared is not None and self.declared.digest != self.tree.digest
-
-
-def _recovered(observation: Observation, capability: str) -> list[_Found]:
-    subject, params = observation.subject, observation.params
-    order, found = subject.order(params), []
-    trees = oracle.recover(observation)
-    for product in subject.products(params):
-        k, bias = observation.inputs[product.x].shape[1], product.bias is not None
-        declared = None if order is None else oracle.implied(order, observation.core, k, bias)
-        found.append(_Found(product.output, capability, trees[product.output], declared, bias))
-    return found
-
-
-def _show(found: _Found) -> None:
+def _show(each: Summation) -> None:
     def say(text: str) -> None:
         out.print(Padding(text, (0, 0, 0, 2), expand=False))
 
-    words = escape(description(found.tree, found.bias))
-    out.print(f"[bold]{found.output} on {found.capability}[/]: {words}", soft_wrap=True)
-    say(escape(notation(found.tree, found.bias)))
-    facts = f"{len(found.tree.leaves):,} leaves, tree {found.tree.digest}"
-    if found.declared is None:
+    out.print(f"[bold]{each.output} on {each.capability}[/]: {escape(each.words)}", soft_wrap=True)
+    say(escape(each.notation))
+    facts = f"{len(each.found.leaves):,} leaves, tree {each.found.digest}"
+    if each.declared is None:
         say(f"{facts}; no order is declared")
-    elif not found.other:
+    elif each.as_declared:
         say(f"{facts}, [green]as declared[/]")
     else:
-        say(f"{facts}, [bold red]not as declared[/]: {found.declared.digest}")
-        say(escape(description(found.declared, found.bias)))
-        say(escape(notation(found.declared, found.bias)))
-
-
-def _record(found: _Found, line: str) -> dict[str, str | int | bool | None]:
-    return {
-        "line": line,
-        "output": found.output,
-        "capability": found.capability,
-        "leaves": len(found.tree.leaves),
-        "tree": found.tree.digest,
-        "notation": notation(found.tree, found.bias),
-        "description": description(found.tree, found.bias),
-        "declared": found.declared.digest if found.declared else None,
-        "as_declared": not found.other if found.declared else None,
-    }
+        say(f"{facts}, [bold red]not as declared[/]: {each.declared.digest}")
+        say(escape(description(each.declared, each.bias)))
+        say(escape(notation(each.declared, each.bias)))

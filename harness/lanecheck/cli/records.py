@@ -60,7 +60,7 @@ def bench(
         raise CannotRun(f"no GPU of matrix.yaml that loads {arch} is on this machine")
     kernel = load(reference)
     ((_, library),) = built(loaded, kernel, [arch], tools)
-    os.environ["CUDA_VISIBLE_DEVICES"] = here[devices[0]].uuid  # before torch looks
+    os.environ["CUDA_VISIBLE_DEVICES"] = here[devices[0]][0].uuid  # before torch looks
     with Progressing(out) as listener:
         listener.stage("bench")
         done = run_bench(

@@ -38,6 +38,8 @@ class Fault(BaseModel):
     Attributes:
         id: its name, that of its file. title: one line. models: what it stands for.
         report: a public report of the kind; for a control, of a false alarm or of such a change.
+        kind: what goes wrong: which ``operand`` is read, the ``arithmetic``, an access to ``memory``, the
+            ``launch``; or a ``race``, which a GPU may never show, while host execution always can.
         file: the source file, below the recipe's root.
         rewrites: all are found in the healthy source before any is applied.
         variants: the host builds it is run under.
@@ -52,6 +54,7 @@ class Fault(BaseModel):
     title: str
     models: str
     report: str
+    kind: Literal["operand", "arithmetic", "memory", "launch", "race"]
     file: str
     rewrites: list[Rewrite] = Field(min_length=1)
     variants: list[Literal["plain", "hooks", "asan"]] = Field(min_length=1)

@@ -7,9 +7,11 @@ that can tell why others failed is asked ``diagnose(observation, thorough)`` ins
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
+from zlib import crc32
 
+from lanecheck.cases import Case
 from lanecheck.observation import Observation
 from lanecheck.oracles import (
     bits,
@@ -25,8 +27,6 @@ from lanecheck.oracles import (
 )
 from lanecheck.verdict import Verdict
 
-Judge = Callable[[Observation], "Verdict | None"]
-
 LADDER: tuple[ModuleType, ...] = (
     execution,
     poison,
@@ -41,23 +41,29 @@ LADDER: tuple[ModuleType, ...] = (
 )
 NAMES: tuple[str, ...] = tuple(module.NAME for module in LADDER)
 
+#: Those that judge a large case: no reference of all of it, and no launch with other operands.
+AT_FULL_SIZE: tuple[ModuleType, ...] = (execution, poison, bits, stability)
+
 
 def judge(
-    observation: Observation, ladder: Sequence[ModuleType] = LADDER, thorough: bool = False
+    observation: Observation, ladder: Sequence[ModuleType] | None = None, thorough: bool = False
 ) -> list[Verdict]:
     """Every oracle's verdict on one observation; those with nothing to say are left out.
 
     After a failed execution the outputs may be no more than their poison, so nothing else is asked.
 
     Args:
+        ladder: whom to ask; by default every oracle, or :data:`AT_FULL_SIZE` of a large case.
         thorough: take more time, for a case that is looked at rather than counted.
     """
+    if ladder is None:
+        ladder = AT_FULL_SIZE if observation.large else LADDER
     verdicts: list[Verdict] = []
     for module in ladder:
         wrong = any(verdict.wrong for verdict in verdicts)
         if hasattr(module, "diagnose") and (wrong or thorough):
             verdict = module.diagnose(observation, thorough)
-        elif observation.case.seed % getattr(module, "EVERY", 1) == 0:
+        elif _turn(module, observation.case):
             verdict = module.judge(observation)
         else:
             continue
@@ -66,3 +72,9 @@ def judge(
         if module is execution and verdict is not None and verdict.wrong:
             break
     return verdicts
+
+
+def _turn(module: ModuleType, case: Case) -> bool:
+    """Whether an oracle judges this case: one in ``EVERY``, whichever the others judge."""
+    every = getattr(module, "EVERY", 1)
+    return every == 1 or crc32(f"{module.NAME} {case.seed}".encode()) % int(every) == 0

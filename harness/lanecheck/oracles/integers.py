@@ -46,6 +46,7 @@ def judge(observation: Observation) -> Verdict | None:
         for name, values in exact.items()
     }
     difference = first_difference(observation.outputs, expected)
+    compared = sum(bits.size for bits in expected.values())
     if difference is None:
-        return Verdict(NAME, Outcome.PASS)
-    return Verdict(NAME, Outcome.FAIL, difference)
+        return Verdict(NAME, Outcome.PASS, compared=compared)
+    return Verdict(NAME, Outcome.FAIL, difference, compared)

@@ -2,12 +2,12 @@
 
 x holds a single 1 in each token, at another k in each, and is zero elsewhere, so that y[m, n] should be
 the one weight w[n, k_m]. The weights hold their own names, (product, row, k), digit by digit in a few
-launches (:mod:`lanecheck.oracles.maps`). A digit is a power of two: its product with 1, and the sum with
+launches (:mod:`lanecheck.probing.maps`). A digit is a power of two: its product with 1, and the sum with
 zeros, is exact in any order, in FP32 and in BF16, and no subnormal number that could be flushed.
 
 So what a kernel reads is known without any reference: it is right if every element names itself. A case
 in its turn lights one k in each token. Where that is not right, or another oracle has failed, the probes
-light more, and say what is exchanged, dropped or repeated (:mod:`lanecheck.oracles.misread`). If they find
+light more, and say what is exchanged, dropped or repeated (:mod:`lanecheck.probing.misread`). If they find
 nothing, the operands are read rightly: what is wrong is the arithmetic, the reduction, the epilogue or
 the order of memory accesses.
 
@@ -29,8 +29,8 @@ from typing import Literal
 
 import numpy as np
 
-from lanecheck.observation import Observation, Problem
-from lanecheck.oracles.maps import (
+from lanecheck.observation import POISON, Observation, Problem
+from lanecheck.probing.maps import (
     NOTHING,
     SEVERAL,
     STRANGER,
@@ -41,7 +41,7 @@ from lanecheck.oracles.maps import (
     decoded,
     written,
 )
-from lanecheck.oracles.misread import describe
+from lanecheck.probing.misread import describe
 from lanecheck.subject import Bits, Product
 from lanecheck.values import real_values, rounded_bits
 from lanecheck.verdict import Outcome, Verdict
@@ -246,6 +246,11 @@ class _Launches:
         )
         if run.problems:
             raise Broken(run.problems[0])
+        for name, bits in run.outputs.items():
+            unwritten = int((bits == POISON[0]["bf16" if bits.itemsize == 2 else "fp32"]).sum())
+            if unwritten:
+                text = f"{unwritten} of {bits.size} elements of {name} are never written"
+                raise Broken(Problem("poison", text))
         return np.stack([real_values(run.outputs[p.output]) for p in self.products], axis=1)
 
     def _bits(self, values: Mapping[str, Values]) -> dict[str, Bits]:

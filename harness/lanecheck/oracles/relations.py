@@ -107,11 +107,13 @@ def relations(observation: Observation, rng: np.random.Generator) -> Iterator[Re
         name = f"neighbours: token {token} among NaN"
         yield Relation(name, params, with_(beside), lambda y: y[one], lambda y: y[one])
         moved = {name: bits[tokens] for name, bits in x.items()}
-        yield Relation("tokens permuted", params, with_(moved), lambda y: y[tokens])
+        back = np.argsort(tokens)
+        yield Relation("tokens permuted", params, with_(moved), lambda y: y, lambda y: y[back])
     if placeless and n > 1:
         rows = rng.permutation(n)
         moved = {name: bits[rows] for name, bits in (*w.items(), *bias.items())}
-        yield Relation("rows permuted", params, with_(moved), lambda y: y[:, rows])
+        there = np.argsort(rows)
+        yield Relation("rows permuted", params, with_(moved), lambda y: y, lambda y: y[:, there])
     if all(product.plain for product in products) and _moderate(*inputs.values()):
         power = float(rng.choice([-16, -3, 1, 16]))
         larger = {name: _scaled(bits, power) for name, bits in (*x.items(), *bias.items())}

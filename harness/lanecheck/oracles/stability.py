@@ -1,7 +1,8 @@
 """Stability: the same launch gives the same bits again.
 
-A case runs twice: under two schedules of its warps and CTAs, and with other contents in every output and
-workspace element beforehand. On the host the schedules are drawn from the seed; on a GPU they are the
+A case runs twice: under two schedules of its warps and CTAs, with other contents in every output element
+beforehand, and in every workspace element too or, in half of the cases, with what the first launch left
+there. On the host the schedules are drawn from the seed; on a GPU they are the
 device's. A difference needs no reference: a race, an uninitialised read, an accumulation into what was
 there, or atomic additions in the order of arrival.
 

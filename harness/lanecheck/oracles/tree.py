@@ -1,17 +1,19 @@
 """Tree: terms meet in the order that the subject declares, seen from outside.
 
 Predicted bits say that the order is right if all else is. Here the order alone is looked at, by masking
-(:mod:`lanecheck.oracles.fprev`): every product is 1 but for two, +M and -M with M = 2^120, and the FP32
+(:mod:`lanecheck.summation.fprev`): every product is 1 but for two, +M and -M with M = 2^120, and the FP32
 output counts the ones that were added after the two had met. M is far above 2^25 times any sum of ones,
 so a tensor core drops a one beside it, as FP32 does, and +M - M is exactly 0; counts stay exact up to
 2^24. Each weight row carries a pair of its own, and every token has to count the same.
+
+One more row leaves out a single term, and has to count all the others.
 
 A kernel whose tree is another than the declared one adds all its terms, so it is REORDERED; counts that
 no tree gives, a term lost or added twice, or tokens that disagree are a FAIL. One launch judges one
 pair a row; :func:`recover` finds the whole tree, declared or not.
 
 Sees: another order of additions, whatever the values; a column or row of the batch that is summed
-differently from the others; a term lost or added twice, where a pair happens to ask for it.
+differently from the others; a term lost or added twice.
 
 Cannot see: anything in BF16 output, which holds too few counts, or through an epilogue; what is wrong
 without changing which terms meet where.
@@ -24,11 +26,11 @@ import numpy.typing as npt
 
 from lanecheck.errors import BadInput
 from lanecheck.observation import Observation
-from lanecheck.oracles import fprev
 from lanecheck.oracles.compare import first
-from lanecheck.oracles.fprev import Ints, NoTree, Tree
 from lanecheck.order import Order
 from lanecheck.subject import Bits, Params
+from lanecheck.summation import fprev
+from lanecheck.summation.fprev import Ints, NoTree, Tree
 from lanecheck.tensorcore import TensorCore
 from lanecheck.values import real_values, rounded_bits
 from lanecheck.verdict import Outcome, Verdict
@@ -50,7 +52,8 @@ def judge(observation: Observation) -> Verdict | None:
         return None
     k, rows, bias = _sizes(observation)
     declared = implied(order, observation.core, k, bias)
-    pairs = _telling(declared, rows, np.random.default_rng(observation.case.seed))
+    pairs = telling(declared, max(rows, 2), np.random.default_rng(observation.case.seed))
+    pairs[0, 1] = pairs[0, 0]  # a sum that is short if any other term is lost
     try:
         found = recovered(observation, pairs)
     except NoTree as error:
@@ -237,7 +240,7 @@ def _counted(output: str, bits: Bits, pairs: Ints, k: int, bias: bool) -> Ints:
     return (leaves - sums[0]).astype(np.int64)
 
 
-def _telling(tree: Tree, count: int, rng: np.random.Generator) -> Ints:
+def telling(tree: Tree, count: int, rng: np.random.Generator) -> Ints:
     """Pairs ``[count, 2]`` that meet near and far: at distances, in the order of addition, of which
     every magnitude is as likely, 0 included; one in eight with what is added last."""
     leaves = len(tree.leaves)

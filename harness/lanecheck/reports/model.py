@@ -23,8 +23,10 @@ from lanecheck.bench.model import NUMERIC, BenchRecord
 from lanecheck.build import tree
 from lanecheck.errors import BadInput
 from lanecheck.faults.scoreboard import Score
+from lanecheck.summation.recovery import Summation
 from lanecheck.tensorcore import Evidence as Evidence
 from lanecheck.trial import Failure, Result, Target
+from lanecheck.verdict import Outcome
 
 SCHEMA = Path(__file__).with_name("schema-0.json")
 
@@ -74,11 +76,12 @@ class BuildRecord(_Record):
 
 
 class FailureRecord(_Record):
-    """A case that an oracle judged wrong; ``line`` is the argument of ``lanecheck replay``."""
+    """What an oracle said of a case that does not pass; ``line`` is the argument of ``lanecheck replay``."""
 
     line: str
     capability: str
     oracle: str
+    outcome: Outcome = Outcome.FAIL
     evidence: str
 
 
@@ -86,8 +89,9 @@ class CampaignRecord(_Record):
     """Many cases against one target.
 
     Attributes:
+        landmarks: which of the subject's own groups of cases ran, instead of drawn ones.
         blind: cases that could not have shown a misreading, and so are no evidence.
-        judged: verdicts by oracle.
+        judged: verdicts by oracle. compared: output elements compared bit for bit, by oracle.
         reordered: cases that are right, in another order of additions than the declared one.
     """
 
@@ -95,11 +99,13 @@ class CampaignRecord(_Record):
     variant: str
     capabilities: list[str]
     seed: int
+    landmarks: str = ""
     cases: int
     blind: int = 0
     launches: int
     seconds: float
     judged: dict[str, int]
+    compared: dict[str, int] = {}
     failures: list[FailureRecord]
     reordered: list[FailureRecord] = []
 
@@ -112,8 +118,10 @@ class CampaignRecord(_Record):
     def summary(self) -> str:
         """The counts, in words."""
         blind = f" ({self.blind:,} blind)" if self.blind else ""
+        suspect = len({f.line for f in self.failures if f.outcome is Outcome.SUSPECT})
+        other = f", {suspect:,} of them on a suspect device" if suspect else ""
         reordered = len({note.line for note in self.reordered})
-        other = f", {reordered:,} reordered" if reordered else ""
+        other += f", {reordered:,} reordered" if reordered else ""
         counts = f"{self.cases:,} cases{blind}, {self.failing:,} failing{other}"
         return f"{counts}, {self.rate:,.0f} cases/s"
 
@@ -167,6 +175,25 @@ class ControlRecord(_Record):
     cases: int
     reordered: int
     first: list[FailureRecord]
+
+
+class SummationRecord(_Record):
+    """The order in which one output's terms are added, as recovered from the running kernel.
+
+    Attributes:
+        leaves: how many terms. tree: a digest of the tree, so that a change of order shows.
+        as_declared: whether it is the order that the subject declares; None if it declares none.
+    """
+
+    line: str
+    output: str
+    capability: str
+    device: str = "host"
+    leaves: int
+    tree: str
+    notation: str
+    words: str
+    as_declared: bool | None
 
 
 class RealRecord(_Record):
@@ -224,6 +251,7 @@ class Report(_Record):
     campaigns: list[CampaignRecord] = Field(default_factory=list)
     faults: list[FaultRecord] = Field(default_factory=list)
     controls: list[ControlRecord] = Field(default_factory=list)
+    summations: list[SummationRecord] = Field(default_factory=list)
     real: RealRecord | None = None
     bench: BenchRecord | None = None
 
@@ -239,18 +267,22 @@ class Report(_Record):
         )
 
 
-def campaign_record(result: Result, target: Target, seed: int) -> CampaignRecord:
+def campaign_record(
+    result: Result, target: Target, seed: int, landmarks: str = ""
+) -> CampaignRecord:
     """A campaign's result as it is stored."""
     return CampaignRecord(
         device=target.device,
         variant=target.variant,
         capabilities=list(target.capabilities),
         seed=seed,
+        landmarks=landmarks,
         cases=result.cases,
         blind=result.blind,
         launches=result.launches,
         seconds=result.seconds,
         judged=dict(result.judged),
+        compared={oracle: count for oracle, count in result.compared.items() if count},
         failures=[failure_record(failure) for failure in result.failures],
         reordered=[failure_record(note) for note in result.reordered],
     )
@@ -262,6 +294,7 @@ def failure_record(failure: Failure) -> FailureRecord:
         line=failure.line,
         capability=failure.capability,
         oracle=failure.verdict.oracle,
+        outcome=failure.verdict.outcome,
         evidence=failure.verdict.evidence,
     )
 
@@ -290,6 +323,21 @@ def control_record(score: Score) -> ControlRecord:
         cases=score.cases,
         reordered=score.reordered,
         first=[failure_record(failure) for failure in score.first.values()],
+    )
+
+
+def summation_record(each: Summation, device: str = "host") -> SummationRecord:
+    """A summation tree as it is stored."""
+    return SummationRecord(
+        line=each.line,
+        output=each.output,
+        capability=each.capability,
+        device=device,
+        leaves=len(each.found.leaves),
+        tree=each.found.digest,
+        notation=each.notation,
+        words=each.words,
+        as_declared=each.as_declared,
     )
 
 

@@ -91,16 +91,15 @@ class Arena {
     r->live = true;
     r->shared = false;
     live_.push_back(r);
-    fill_words(r->base, bytes, poison(seed));
+    if (!sparse(bytes)) fill_words(r->base, bytes, poison(seed));
     return r;
   }
 
   void release(Region* r) {
-    r->live = false;
     for (size_t i = 0; i < live_.size(); i++) {
       if (live_[i] == r) live_.erase(live_.begin() + i--);
     }
-    free_[r->bytes()].push_back(r);
+    put_back(r);
   }
 
   // All but the shared memory of resident CTAs, which the launches keep.
@@ -111,8 +110,7 @@ class Arena {
         kept.push_back(r);
         continue;
       }
-      r->live = false;
-      free_[r->bytes()].push_back(r);
+      put_back(r);
     }
     live_.swap(kept);
   }
@@ -171,16 +169,29 @@ class Arena {
 
  private:
   static constexpr size_t kReserved = size_t{64} << 30;
+
+  // A buffer of this size is address space, for offsets that take more than 31 bits: its pages hold
+  // zeros until they are touched, and are given back when it is.
+  static bool sparse(size_t bytes) { return bytes >= size_t{1} << 28; }
+
+  void put_back(Region* r) {
+    r->live = false;
+    if (sparse(r->bytes())) madvise(r->begin, r->bytes(), MADV_DONTNEED);
+    free_[r->bytes()].push_back(r);
+  }
+
   static constexpr uint64_t kCanary = 0xC39A5DE2B147F86C;
 
   static char canary_byte(const void* p) {
     return static_cast<char>(kCanary >> 8 * (reinterpret_cast<uintptr_t>(p) & 7));
   }
 
-  // Exact for small buffers; above, an eighth more at most, so that similar sizes share regions.
+  // Exact for small and sparse buffers; between, an eighth more at most, so that similar sizes
+  // share regions.
   static size_t pages_for(size_t bytes) {
     size_t pages = bytes / kPage + (bytes % kPage != 0);
     if (pages == 0) pages = 1;
+    if (sparse(bytes)) return pages;
     size_t step = 1;
     while (pages > 16 * step) step *= 2;
     return (pages + step - 1) / step * step;

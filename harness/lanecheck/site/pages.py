@@ -76,6 +76,7 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
         benches=_newest_benches(reports),
         faults=faults,
         real=next((report for report in reversed(reports) if report.real), None),
+        summed=next((report for report in reversed(reports) if report.summations), None),
     )
     same = [report for report in reports if report.source.sha256 == newest.source.sha256]
     oracles = environment.get_template("oracles.html.j2").render(

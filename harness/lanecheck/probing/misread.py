@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from lanecheck.oracles.maps import AXES, NOTHING, STRANGER, Axis, Bools, Ints, Map
-from lanecheck.oracles.phrases import Phrase, first_deviation, listed, moves, twice
+from lanecheck.probing.maps import AXES, NOTHING, STRANGER, Axis, Bools, Ints, Map
+from lanecheck.probing.phrases import Phrase, first_deviation, listed, moves, twice
 
 
 def describe(seen: Map) -> str | None:

@@ -1,4 +1,4 @@
-"""The words in which :mod:`lanecheck.oracles.misread` says what it sees."""
+"""The words in which :mod:`lanecheck.probing.misread` says what it sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lanecheck.oracles.maps import NOTHING, OTHER, SEVERAL, Axis, Ints, Map
+from lanecheck.probing.maps import NOTHING, OTHER, SEVERAL, Axis, Ints, Map
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal, Union
 
-from lanecheck.oracles.fprev import Tree
+from lanecheck.summation.fprev import Tree
 
 LEGEND = (
     "{ } one fused sum; [ → ] fused sums in turn, each with the result before it; "

@@ -1,0 +1,148 @@
+"""sanitize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Optional
+
+import typer
+from rich.markup import escape
+from rich.padding import Padding
+
+from lanecheck import cases as space
+from lanecheck import compute_sanitizer, gpu
+from lanecheck.campaign import Budget
+from lanecheck.campaign import fuzz as run_campaign
+from lanecheck.cli.checks import FaultOption
+from lanecheck.cli.options import (
+    MatrixOption,
+    SeedOption,
+    SubjectOption,
+    WorkersOption,
+    out,
+    print_failures,
+    read_matrix,
+    read_target,
+)
+from lanecheck.covering import covering
+from lanecheck.errors import BadInput, CannotRun
+from lanecheck.executor import LocalExecutor
+from lanecheck.matrix import Matrix
+from lanecheck.reports.model import CampaignRecord, campaign_record
+from lanecheck.subject import load, recipe_of
+from lanecheck.terminal import Progressing
+from lanecheck.trial import Result, Target
+
+_VARIANTS = ("asan", "hooks")
+_BATCH = 25  # cases a trial: those of a batch that dies run again one by one
+
+
+def sanitize(
+    subject: SubjectOption = None,
+    cases: Annotated[
+        int, typer.Option("--cases", min=1, help="Cases under each host build.")
+    ] = 500,
+    seed: SeedOption = 0,
+    device: Annotated[
+        Optional[str],
+        typer.Option(help="Only host, or only cuda; both if absent and such a GPU is here."),
+    ] = None,
+    arch: Annotated[
+        Optional[str], typer.Option(help="Which build runs on the GPU; its own if absent.")
+    ] = None,
+    tool: Annotated[
+        Optional[list[str]],
+        typer.Option(help="Only these tools of compute-sanitizer; repeatable."),
+    ] = None,
+    line: Annotated[
+        Optional[str], typer.Option(help="On the GPU only this case, as a finding prints it.")
+    ] = None,
+    fault: FaultOption = None,
+    workers: WorkersOption = None,
+    path: MatrixOption = None,
+) -> None:
+    """Run the kernel under sanitizers.
+
+    On the CPU under ASan and UBSan, and with every access checked for races. On a GPU under the tools of
+    NVIDIA's compute-sanitizer, over cases that take every way through the kernel.
+
+    Example: lanecheck sanitize --cases 100
+    """
+    if device not in (None, "host", "cuda"):
+        raise BadInput(f"--device is host or cuda, not '{device}'")
+    tools = tool or list(compute_sanitizer.TOOLS)
+    if unknown := [name for name in tools if name not in compute_sanitizer.TOOLS]:
+        known = ", ".join(compute_sanitizer.TOOLS)
+        raise BadInput(f"--tool '{unknown[0]}' is unknown; known: {known}")
+    loaded = read_matrix(path, subject)
+    reference = subject or loaded.subject
+    kernel = load(reference)
+    recipe_of(kernel)
+    lines = [space.parse(line, kernel).line] if line else []
+    wrong = False
+    with Progressing(out) as listener:
+        if device != "cuda":
+            records = []
+            for variant in _VARIANTS:
+                listener.stage("build")
+                target = read_target(loaded, reference, variant, fault=fault)
+                records.append(_fuzzed(target, cases, seed, LocalExecutor(workers), listener))
+            print_failures(records, subject, fault)
+            wrong = any(record.failures or record.lacking for record in records)
+        if device == "cuda" or (device is None and gpu.matched(gpu.detect(), loaded)):
+            listener.stage("compute-sanitizer")
+            try:
+                build, program = arch or _arch(loaded), compute_sanitizer.find()
+                target = read_target(loaded, reference, "plain", "cuda", build, fault)
+                lines = lines or [case.line for case in covering(kernel, seed)]
+                verdicts = compute_sanitizer.check(program, tools, target, lines)
+            except CannotRun as reason:
+                if device == "cuda":
+                    raise
+                listener.end(str(reason), good=None)
+            else:
+                given = {"--subject": subject, "--fault": fault, "--arch": build}
+                for checked in verdicts:
+                    _report(checked, given, listener)
+                    wrong |= bool(checked.evidence)
+    raise typer.Exit(1 if wrong else 0)
+
+
+COMMANDS = (sanitize,)
+
+
+def _fuzzed(
+    target: Target, cases: int, seed: int, executor: LocalExecutor, listener: Progressing
+) -> CampaignRecord:
+    def progress(total: Result) -> None:
+        listener.advance(total.cases, f"{total.cases / total.seconds:,.0f} cases/s")
+
+    listener.stage(f"fuzz on host, {target.variant}", cases)
+    result = run_campaign(target, Budget(cases), seed, executor, progress, _BATCH)
+    record = campaign_record(result, target, seed)
+    good = None if record.reordered else True
+    listener.end(record.summary, good=False if record.failures or record.lacking else good)
+    return record
+
+
+def _arch(loaded: Matrix) -> str:
+    """The build for a GPU of this machine: of those that load there the last, a fallback only if need be."""
+    here = {found.cc for found in gpu.detect()}
+    loading = [arch for arch in loaded.archs.values() if here.intersection(arch.loads_on)]
+    if not loading:
+        raise CannotRun("no GPU on this machine loads an arch of matrix.yaml; use --device host")
+    return max(loading, key=lambda arch: (arch.role != "fallback", loading.index(arch))).name
+
+
+def _report(
+    checked: compute_sanitizer.Checked, given: Mapping[str, str | None], listener: Progressing
+) -> None:
+    """Print one tool's verdict, and of a finding the command that shows it again."""
+    listener.stage(f"{checked.tool}, {given['--arch']}")
+    listener.end(f"{checked.cases:,} cases, {checked.errors:,} errors", good=not checked.evidence)
+    if checked.evidence:
+        options = "".join(f"{name} {value} " for name, value in given.items() if value)
+        command = f"lanecheck sanitize --device cuda --tool {checked.tool} {options}"
+        out.print(f"{command}--line '{checked.line}'", markup=False, soft_wrap=True)
+        said = f"[red]{checked.tool}[/]: {escape(checked.evidence)}"
+        out.print(Padding(said, (0, 0, 0, 2), expand=False))

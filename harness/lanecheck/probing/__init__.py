@@ -1,0 +1,1 @@
+"""What the probes read: names of operand elements, and sentences on how they are misread."""
