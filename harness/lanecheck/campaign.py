@@ -27,14 +27,14 @@ def fuzz(
     executor: Executor,
     progress: Callable[[Result], None] = lambda total: None,
     batch: int = BATCH,
-    stop_at: int | None = None,
+    stop: Callable[[Result], bool] = lambda total: False,
 ) -> Result:
     """Run cases 0, 1, 2 … of campaign ``seed`` until the budget is spent.
 
     Args:
         progress: called with the running total after every trial.
         batch: cases a trial.
-        stop_at: end early once this many failures are known.
+        stop: whether the total so far is enough; asked before each trial.
 
     Returns:
         The merged result; ``seconds`` is wall time.
@@ -43,7 +43,7 @@ def fuzz(
 
     def work() -> Iterator[Trial]:
         at = 0
-        while not (stop_at and len(total.failures) >= stop_at):
+        while not stop(total):
             if budget.seconds is not None:
                 if time.perf_counter() - start >= budget.seconds:
                     return

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
 from contextlib import ExitStack, contextmanager
+from itertools import chain, islice
 from multiprocessing import resource_tracker
 from typing import Protocol
 
@@ -55,10 +56,13 @@ class LocalExecutor:
     def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
         workers = self.workers or (1 if target.device == "cuda" else os.cpu_count() or 1)
         with ExitStack() as stack:
-            environment = stack.enter_context(sanitizer.to_files(_needs(target)))
+            quiet = target.device == "cuda" or "ASAN_OPTIONS" in _needs(target)
+            environment = stack.enter_context(sanitizer.to_files(_needs(target), quiet))
             stack.enter_context(_environment(environment))
-            pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
             queue = iter(work)
+            first = list(islice(queue, workers * max(1, len(target.gpus))))
+            queue, workers = chain(first, queue), min(workers, max(1, len(first)))
+            pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
             running: dict[ProcessFuture, tuple[ProcessPool, Trial]] = {}
             while True:
                 held = Counter(pool for pool, _ in running.values())
@@ -97,8 +101,8 @@ class LocalExecutor:
 
     def _alone(self, trial: Trial, death: TimeoutError | ProcessExpired) -> Iterator[Result]:
         """Of a case that died in a worker: what it does in a process where nothing ran before it."""
-        if not isinstance(death, ProcessExpired):
-            yield _died(trial, self._cause(death))
+        if not isinstance(death, ProcessExpired) or death.exitcode == STICKY:
+            yield _died(trial, self._cause(death))  # of which no other case is to blame
             return
         with _pool(1, next(iter(trial.target.gpus), "")) as fresh:
             try:

@@ -1,4 +1,4 @@
-"""What AddressSanitizer and UBSan say before they end a process: into a file, then into a verdict.
+"""What AddressSanitizer, UBSan or CUDA say before a process ends: into a file, then into a verdict.
 
 A sanitizer writes its report, some fifty lines, to standard error, where the reports of several workers
 would drown the run that they belong to. So a worker's standard error goes to a file of its own. (Their
@@ -17,13 +17,14 @@ from pathlib import Path
 _FOLDER = "LANECHECK_WORKER_STDERR"
 _UNDEFINED = re.compile(r"([^\s/]+:\d+):\d+: runtime error: (.+)")
 _ADDRESS = re.compile(r"ERROR: (AddressSanitizer: \S+)")
+_CUDA = re.compile(r"^CUDA: \w+: (CUDA_ERROR_\w+)", re.MULTILINE)
 _PLACE = re.compile(r"^ +#\d+ .*?([^\s/]+\.(?:cuh?|h|cpp):\d+)", re.MULTILINE)
 
 
 @contextmanager
-def to_files(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """``environment``, completed so that workers under a sanitizer are quiet while this lasts."""
-    if "ASAN_OPTIONS" not in environment:
+def to_files(environment: Mapping[str, str], quiet: bool) -> Iterator[dict[str, str]]:
+    """``environment``, completed so that workers are ``quiet`` while this lasts."""
+    if not quiet:
         yield dict(environment)
         return
     with tempfile.TemporaryDirectory(prefix="lanecheck-") as folder:
@@ -54,4 +55,6 @@ def first_error(report: str) -> str | None:
     if found := _ADDRESS.search(report):
         place = _PLACE.search(report, found.end())
         return f"{place[1]}: {found[1]}" if place else found[1]
+    if found := _CUDA.search(report):
+        return f"{found[1]}, which stays: an access that is not allowed, or the like"
     return None

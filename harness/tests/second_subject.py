@@ -7,11 +7,12 @@ wrong variant is a module attribute, ``second_subject:DROPS_LAST_K``, so that wo
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import ml_dtypes
@@ -21,8 +22,8 @@ import numpy.typing as npt
 from lanecheck.errors import BadInput
 from lanecheck.order import Order
 from lanecheck.subject import Bits, Buffer, Draw, Params, Product, Subject, Tensor
-from lanecheck.tensorcore import TensorCore
-from lanecheck.values import real_values
+from lanecheck.tensorcore import HOPPER, TensorCore
+from lanecheck.values import real_values, rounded_bits
 
 #: The k for which a variant that ends its process does so; about one case in 24.
 FATAL_K = 13
@@ -143,18 +144,51 @@ class FlipsLowestBit(Predicting):
         y[-1, -1] ^= 1
 
 
-class Reorders(Predicting):
-    """Right sums, an ULP from those of the order that it declares, two fused sums."""
+class Reorders(Matmul):
+    """k sums of 16 terms on Hopper's tensor core, added from last to first, not as it declares."""
+
+    def tensors(self, params: Params) -> list[Tensor]:
+        return super().tensors({**params, "k": 16 * int(params["k"])})
+
+    def terms(self, params: Params) -> int:
+        return 16 * int(params["k"])
+
+    def product(self, x: Bits, w: Bits, out: str) -> Bits:
+        return self.added(sums_of_16(HOPPER, x, w)[::-1], out)
 
     def predict(
         self, params: Params, inputs: Mapping[str, Bits], core: TensorCore
     ) -> dict[str, Bits] | None:
-        y = Matmul().product(inputs["x"], inputs["w"], str(params["out"]))
-        y[-1, -1] ^= 1
-        return {"y": y}
+        sums = sums_of_16(core, inputs["x"], inputs["w"])
+        return {"y": self.added(sums, str(params["out"]))}
 
     def order(self, params: Params) -> Order:
-        return Order(np.arange(32).reshape(2, 16), (range(2),), ((0,),))
+        sums = int(params["k"])
+        chains = tuple(range(each, each + 1) for each in range(sums))
+        return Order(np.arange(16 * sums).reshape(sums, 16), chains, (tuple(range(sums)),))
+
+    def exposed(self, params: Params) -> Params:
+        return {**params, "out": "fp32"}
+
+    def finish(
+        self, params: Params, sums: Mapping[str, npt.NDArray[np.float32]]
+    ) -> dict[str, Bits]:
+        return {"y": self.added([sums["y"]], str(params["out"]))}
+
+    def added(self, sums: Sequence[npt.NDArray[np.float32]], out: str) -> Bits:
+        with np.errstate(all="ignore"):
+            y = functools.reduce(np.add, sums)
+        bits = rounded_bits(y, np.dtype(np.uint32 if out == "fp32" else np.uint16))
+        return np.where(np.isnan(y), 0x7FFFFFFF if out == "fp32" else 0x7FFF, bits)
+
+
+def sums_of_16(core: TensorCore, x: Bits, w: Bits) -> npt.NDArray[np.float32]:
+    """Those that make up x · wᵀ, at most 8 by 16, in one mma each: ``[K / 16, M, N]``."""
+    (m, k), n = x.shape, len(w)
+    a, b = np.zeros((16, k), np.uint16), np.zeros((k, 8), np.uint16)
+    a[:n], b[:, :m] = w, x.T
+    tiles = a.reshape(16, -1, 16).swapaxes(0, 1), b.reshape(-1, 16, 8)
+    return core.mma(*tiles, np.zeros((16, 8), np.float32))[:, :n, :m].swapaxes(1, 2)
 
 
 # Wrong accesses -------------------------------------------------------------------------------

@@ -208,13 +208,13 @@ ORDERED = Ordered()
 def observed(
     regime: str = "normal", out: str = "fp32", seed: int = 0, subject=ORDERED
 ) -> Observation:
-    """What a right kernel shows."""
+    """What a right kernel shows, and would show of other operands."""
     case = cases.parse(LINE.format(regime=regime, out=out, seed=seed), subject)
     inputs = draw_inputs(subject, case)
     outputs = ORDERED.predict(case.params, inputs, HOPPER)
 
     def launch(params: Params, inputs: Mapping[str, Bits]) -> Run:
-        raise AssertionError("not needed")
+        return Run(ORDERED.predict(params, inputs, HOPPER), {"y": 0}, ())
 
     return Observation(subject, case, HOPPER, inputs, (Run(outputs, {"y": 0}, ()),), launch)
 
@@ -234,7 +234,6 @@ def test_a_right_kernel_passes(regime: str, out: str):
     for seed in range(20):
         right = observed(regime, out, seed)
         assert outcome(bits.judge(right)) is outcome(bound.judge(right)) is Outcome.PASS
-        assert bound.inside(right)
         assert bound.ratios(right)["y"] <= 1
 
 
@@ -255,7 +254,6 @@ def test_an_output_is_judged_to_the_last_bit(sign: int):
         y = right.outputs["y"].copy()
         y[2, 1] = value.view(np.uint32)
         assert outcome(bound.judge(showing(right, y))) is wanted
-        assert bound.inside(showing(right, y)) is (wanted is Outcome.PASS)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0, 1e30])
@@ -270,23 +268,15 @@ def test_the_evidence_names_the_element_and_how_far_it_is(value: float):
     assert verdict.evidence.endswith("(1 of 15 elements)")
 
 
-def test_chains_added_in_another_order_are_reordered():
-    found = set()
+def test_chains_added_in_another_order_are_inside():
+    differs = 0
     for seed in range(20):
         right = observed(seed=seed)
         sums = ORDERED.sums(right.params, right.inputs, HOPPER)
-        commuted = showing(right, ORDERED.stored(right.params, sums[::-1]))
-        assert outcome(bound.judge(commuted)) is Outcome.PASS
-        verdict = bits.judge(commuted)
-        found.add(outcome(verdict))
-        if outcome(verdict) is Outcome.REORDERED:
-            assert verdict.evidence.startswith("y[")
-            assert verdict.evidence.endswith(
-                "on the hopper model; all within the bound of another order"
-            )
-            assert not verdict.wrong
-    assert Outcome.REORDERED in found
-    assert Outcome.FAIL not in found
+        commuted = ORDERED.stored(right.params, sums[::-1])
+        differs += (commuted != right.outputs["y"]).sum()
+        assert outcome(bound.judge(showing(right, commuted))) is Outcome.PASS
+    assert differs
 
 
 def test_a_partial_sum_in_bf16_fails():
@@ -306,14 +296,6 @@ def test_a_store_that_truncates_fails():
         assert outcome(bits.judge(wrong)) is outcome(bound.judge(wrong)) is Outcome.FAIL
 
 
-@pytest.mark.parametrize("regime", ["small", "wide"])
-def test_integers_have_no_other_order(regime: str):
-    right = observed(regime)
-    y = right.outputs["y"].copy()
-    y[0, 0] ^= 1
-    assert outcome(bits.judge(showing(right, y))) is Outcome.FAIL
-
-
 def test_elements_that_are_not_finite_are_left_to_others():
     right = observed()
     x = right.inputs["x"].copy()
@@ -324,14 +306,11 @@ def test_elements_that_are_not_finite_are_left_to_others():
     other = y.copy()
     other[1] = 0
     assert outcome(bound.judge(showing(some, other))) is Outcome.PASS
-    assert bound.inside(showing(some, other))
-    assert bound.inside(showing(some, other), {"y": other != y}) is None
     assert outcome(bits.judge(showing(some, other))) is Outcome.FAIL
 
     x[:, 0] = 0x7FC0
     none = dataclasses.replace(right, inputs={**right.inputs, "x": x})
     assert bound.judge(none) is None
-    assert bound.inside(none) is None
     assert bound.ratios(none) == {"y": 0}
 
 
@@ -353,17 +332,18 @@ def test_without_an_order_or_with_an_epilogue_nothing_is_said():
     for subject in (SUBJECT, Activated()):
         silent = observed(subject=subject)
         assert bound.judge(silent) is None
-        assert bound.inside(silent) is None
         assert bound.ratios(silent) == {}
 
 
 def test_the_bound_is_an_oracle_of_some_cases():
     assert oracles.NAMES.index("bits") + 1 == oracles.NAMES.index("bound")
-    for seed, speaks in ((0, True), (1, False), (bound.EVERY, True)):
-        verdicts = oracles.judge(
-            observed(seed=seed), oracles.LADDER[: oracles.NAMES.index("bound") + 1]
-        )
-        assert ("bound" in {verdict.oracle for verdict in verdicts}) is speaks
+    turns = []
+    for seed in range(4 * bound.EVERY):
+        right = observed(seed=seed)
+        verdicts = oracles.judge(right, [bits, bound])
+        turns.append(oracles._turn(bound, right.case))
+        assert [verdict.oracle for verdict in verdicts] == ["bits", "bound"][: 1 + turns[-1]]
+    assert set(turns) == {False, True}
 
 
 def test_the_measurement_prints_what_it_found(monkeypatch, capsys):

@@ -72,7 +72,9 @@ def test_progress_is_told_the_running_total():
 
 def test_a_campaign_stops_early_once_enough_failures_are_known():
     executor = Inline()
-    result = fuzz(WRONG, Budget(1000), 0, executor, batch=10, stop_at=1)
+    result = fuzz(
+        WRONG, Budget(1000), 0, executor, batch=10, stop=lambda total: bool(total.failures)
+    )
     assert result.failures
     assert len(executor.trials) < 100
 

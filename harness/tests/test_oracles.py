@@ -14,7 +14,7 @@ from second_subject import PREDICTING, SUBJECT, ByNumpy, Matmul
 from lanecheck import cases, oracles, trial
 from lanecheck.errors import BadInput
 from lanecheck.observation import POISON, Observation, Problem
-from lanecheck.oracles import bits, execution, integers, poison, relations, specials, stability
+from lanecheck.oracles import bits, execution, integers, poison, specials, stability
 from lanecheck.subject import Bits, Params, Product
 from lanecheck.tensorcore import HOPPER
 from lanecheck.values import REGIMES, draw_values, real_values, rounded_bits
@@ -308,7 +308,10 @@ def test_every_oracle_says_what_it_is(module: ModuleType):
 
 def test_an_oracle_that_takes_turns_judges_one_case_in_so_many():
     right = healthy()
-    for seed in range(8):
+    turns = 0
+    for seed in range(80):
         case = cases.Case(right.case.subject, {**right.case.params, "seed": seed})
         spoke = {verdict.oracle for verdict in oracles.judge(replace(right, case=case))}
-        assert ("relations" in spoke) == (seed % relations.EVERY == 0)
+        assert "execution" in spoke
+        turns += "relations" in spoke
+    assert 10 < turns < 30

@@ -277,7 +277,7 @@ def test_nothing_runs_after_a_problem():
     assert len(observed(second_subject.WRITES_INTO_INPUT).runs) == 1
 
 
-@pytest.mark.parametrize("seed", [8, 9])
+@pytest.mark.parametrize("seed", [8, 264])
 def test_every_other_workspace_stays_as_the_last_launch_left_it(seed: int):
     class Scratch(Watched):
         def tensors(self, params: Params) -> list[Tensor]:
@@ -291,7 +291,7 @@ def test_every_other_workspace_stays_as_the_last_launch_left_it(seed: int):
 
     seen: list[int] = []
     observed(Scratch(), LINE.replace("seed=9", f"seed={seed}"))
-    assert seen == [POISON[0]["byte"], POISON[1]["byte"] if seed % 2 else 1]
+    assert seen == [POISON[0]["byte"], POISON[1]["byte"] if seed > 255 else 1]
 
 
 # Finding a subject

@@ -287,18 +287,19 @@ def test_a_compiled_function_writes_what_it_is_given_and_nothing_else(fresh_comp
 
 
 def test_a_compiled_function_reads_the_strides_it_is_given(fresh_compiler):
-    gate, up = integers(20, 40), integers(20, 40)
-    packed = ops.prepare(gate), ops.prepare(up)
+    weight = integers(20, 40)
+    packed = ops.prepare(weight)
 
-    def model(wide):
-        x = (wide * 2)[:, 8:48]
-        return ops.gemv_dual(x, *packed, fused=False, out_dtype=FP32)
+    def model(wide, tall):
+        narrowed, turned = (wide * 2)[:, 8:48], (tall * 2).T.contiguous()
+        return [ops.gemv(x, packed, out_dtype=FP32) for x in (narrowed, turned)]
 
     compiled = torch.compile(model, fullgraph=True)
     for m in (5, 8):
-        wide = integers(m, 60)
-        for y, weight in zip(compiled(wide), (gate, up)):
-            assert_bits(y, product(2 * wide[:, 8:48], weight))
+        wide, tall = integers(m, 60), integers(40, m)
+        narrowed, turned = compiled(wide, tall)
+        assert_bits(narrowed, product(2 * wide[:, 8:48], weight))
+        assert_bits(turned, product(2 * tall.T, weight))
 
 
 def test_a_model_compiled_into_cuda_graphs(fresh_compiler):

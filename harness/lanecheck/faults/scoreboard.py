@@ -39,7 +39,7 @@ CASES: Mapping[str, int] = {"plain": 200, "hooks": 100, "asan": 100}
 Build = Callable[[str, "Fault | None"], Built]
 
 _BATCH = 50
-_FEW = 4
+_ENDED = 4
 _RUNGS = (PROCESS, *oracles.NAMES)
 
 
@@ -211,12 +211,16 @@ def _built(faults: Sequence[Fault], target: Target, build: Build) -> list[Score]
 
 
 def _fuzzed(target: Target, count: int, seed: int, executor: Executor) -> Result:
-    """The first cases of a campaign; only a few where each ends its worker, which costs seconds."""
-    if target.device == "cuda":
-        few = fuzz(target, Budget(_FEW), seed, executor, batch=1)
-        if any(failure.verdict.oracle == PROCESS for failure in few.failures):
-            return few
-    return fuzz(target, Budget(count), seed, executor, batch=_BATCH)
+    """The first cases of a campaign; on a GPU no more than it takes to end a few workers, which costs
+    seconds each."""
+    if target.device == "host":
+        return fuzz(target, Budget(count), seed, executor, batch=_BATCH)
+
+    def enough(total: Result) -> bool:
+        ended = sum(failure.verdict.oracle == PROCESS for failure in total.failures)
+        return ended >= _ENDED
+
+    return fuzz(target, Budget(count), seed, executor, batch=_BATCH // 10, stop=enough)
 
 
 def _recheck(scores: Sequence[Score], target: Target, build: Build, executor: Executor) -> None:

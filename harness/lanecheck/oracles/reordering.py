@@ -6,11 +6,14 @@ they come to the bits that the kernel gave, it adds the right terms in an order 
 is the declared one, or none, or gives other bits, the kernel is wrong.
 
 A node of the tree that holds products is a fused sum, and what it holds beside them is its accumulator.
-One without is an FP32 addition. A single product beside a sum may be either; both are tried.
+One without is an FP32 addition. A single product beside a sum may be either; both are tried. Products
+without a sum may be one fused sum, or one of them came first and is their accumulator; that is tried of
+one that the declared order, too, sums apart from others, such as the last of K = 17.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,10 +24,11 @@ from lanecheck.cases import Case
 from lanecheck.native import mma_batch
 from lanecheck.observation import Observation
 from lanecheck.oracles import tree
+from lanecheck.order import Order
 from lanecheck.subject import Bits, Product
 from lanecheck.summation.fprev import NoTree, Tree
 from lanecheck.tensorcore import FP32_NAN, TensorCore
-from lanecheck.values import INTEGER_REGIMES
+from lanecheck.values import INTEGER_REGIMES, real_values
 
 Sums = npt.NDArray[np.float32]
 
@@ -53,7 +57,15 @@ def explained(observation: Observation) -> bool:
         found = tree.recover(exposed)
     except NoTree:
         return False
-    return any(_gives(observation, exposed, found, products, fused) for fused in (True, False))
+    ways = itertools.product((True, False), {frozenset(), _alone(order, observation.core, k)})
+    return any(_gives(observation, exposed, found, products, *way) for way in ways)
+
+
+def _alone(order: Order, core: TensorCore, k: int) -> frozenset[int]:
+    """The products that are the only one of their fused sum."""
+    sums = order.steps.reshape(-1, core.terms)
+    real = sums < k
+    return frozenset(sums[real & (real.sum(axis=1, keepdims=True) == 1)].tolist())
 
 
 def _exposed(observation: Observation) -> Observation | None:
@@ -74,31 +86,39 @@ def _gives(
     found: Mapping[str, Tree],
     products: Sequence[Product],
     fused: bool,
+    alone: frozenset[int],
 ) -> bool:
     sums = {}
     for product in products:
         x, w = (observation.inputs[name] for name in (product.x, product.w))
         bias = observation.inputs[product.bias] if product.bias else None
-        computed = evaluated(found[product.output], observation.core, x, w, bias, fused)
+        computed = evaluated(found[product.output], observation.core, x, w, bias, fused, alone)
         if computed is None:
             return False
-        sums[product.output] = computed
-    if exposed is observation:
-        outputs: Mapping[str, Bits] = {name: fp32_bits(each) for name, each in sums.items()}
-    else:
-        outputs = observation.subject.finish(observation.params, sums)
+        sums[product.output] = fp32_bits(computed)
+    outputs: Mapping[str, Bits] = sums
+    if exposed is not observation:
+        stored = {name: bits.view(np.float32) for name, bits in sums.items()}
+        outputs = observation.subject.finish(observation.params, stored)
     return all(np.array_equal(outputs[name], bits) for name, bits in observation.outputs.items())
 
 
 def evaluated(
-    found: Tree, core: TensorCore, x: Bits, w: Bits, bias: Bits | None = None, fused: bool = True
+    found: Tree,
+    core: TensorCore,
+    x: Bits,
+    w: Bits,
+    bias: Bits | None = None,
+    fused: bool = True,
+    alone: frozenset[int] = frozenset(),
 ) -> Sums | None:
     """The sums of every output element in a tree, on a tensor core.
 
     Args:
         found: over leaves 0…K-1, and K for the bias.
-        x: ``[M, K]`` BF16 bits. w: ``[N, K]``. bias: ``[N]``.
+        x: ``[M, K]`` BF16 bits. w: ``[N, K]``. bias: ``[N]``, BF16 or FP32 bits.
         fused: whether one product beside one sum is a fused sum; otherwise that is an FP32 addition.
+        alone: products that are a fused sum of their own where they meet only products.
 
     Returns:
         ``[M, N]``; None if some node is neither a fused sum nor an addition of two.
@@ -110,9 +130,13 @@ def evaluated(
             return None
         leaves = [child for child in children if isinstance(child, int) and child < k]
         sums = [value(child) for child in children if not isinstance(child, int) or child == k]
+        apart: list[int] = []
         if len(leaves) == len(sums) == 1 and not fused:
-            sums.append(_fused_sum(core, x[:, leaves], w[:, leaves], zero))
-            leaves = []
+            apart = leaves
+        elif len(leaves) > 1 and not sums:
+            apart = [leaf for leaf in leaves if leaf in alone]
+        sums += [_fused_sum(core, x[:, [leaf]], w[:, [leaf]], zero) for leaf in apart]
+        leaves = [leaf for leaf in leaves if leaf not in apart]
         if len(leaves) <= core.terms and len(sums) <= 1:
             return _fused_sum(core, x[:, leaves], w[:, leaves], sums[0] if sums else zero)
         if leaves or len(sums) != 2:
@@ -125,8 +149,7 @@ def evaluated(
         if not isinstance(child, int):
             return child
         assert bias is not None
-        wide = (bias.astype(np.uint32) << 16).view(np.float32)
-        return np.broadcast_to(wide, (m, n))
+        return np.broadcast_to(real_values(bias).astype(np.float32), (m, n))
 
     zero = np.zeros((m, n), np.float32)
     root: int | Sums | None = found.fold(lambda leaf: leaf, node)  # type: ignore[arg-type]
