@@ -6,7 +6,7 @@ output counts the ones that were added after the two had met. M is far above 2^2
 so a tensor core drops a one beside it, as FP32 does, and +M - M is exactly 0; counts stay exact up to
 2^24. Each weight row carries a pair of its own, and every token has to count the same.
 
-One more row leaves out a single term, and has to count all the others.
+Two more rows leave out a single term each, and have to count all the others.
 
 A kernel whose tree is another than the declared one adds all its terms, so it is REORDERED; counts that
 no tree gives, a term lost or added twice, or tokens that disagree are a FAIL. One launch judges one
@@ -52,8 +52,10 @@ def judge(observation: Observation) -> Verdict | None:
         return None
     k, rows, bias = _sizes(observation)
     declared = implied(order, observation.core, k, bias)
-    pairs = telling(declared, max(rows, 2), np.random.default_rng(observation.case.seed))
-    pairs[0, 1] = pairs[0, 0]  # a sum that is short if any other term is lost
+    rng = np.random.default_rng(observation.case.seed)
+    pairs = telling(declared, max(rows, 3), rng)
+    if k + bias > 1:  # two sums, of which one is short if any term is lost
+        pairs[:2] = rng.choice(k + bias, size=(2, 1), replace=False)
     try:
         found = recovered(observation, pairs)
     except NoTree as error:
