@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.util
+import importlib.metadata
 import os
 import re
 import shutil
@@ -322,7 +322,8 @@ def _pip_install(pins: Iterable[str], target: Path, name: str) -> None:
 
 
 def _installer() -> list[str]:
-    if importlib.util.find_spec("pip"):
+    # Not find_spec: looking for the module makes setuptools' hook think that pip runs in this process.
+    if any(importlib.metadata.distributions(name="pip")):
         return [sys.executable, "-m", "pip", "install", "--no-input", "--no-compile"]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]

@@ -298,6 +298,15 @@ def test_no_network_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["hash.lock"]
 
 
+def test_looking_for_pip_does_not_change_what_distutils_is():
+    script = (
+        "from lanecheck.toolchain import _installer; _installer(); import setuptools, distutils.core;"
+        "assert '_distutils' in distutils.core.__file__, distutils.core.__file__"
+    )
+    pytest.importorskip("setuptools")
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 @pytest.mark.network
 def test_a_machine_without_cuda_builds_and_inspects_every_arch(tmp_path, monkeypatch):
     """Downloads 300 MB."""
