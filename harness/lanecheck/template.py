@@ -69,8 +69,9 @@ class MyKernel(Subject):
         """The matrix products that the outputs consist of. Most oracles ask for these."""
         return [Product(output="y", x="x", w="w")]
 
-    # If your kernel declares its order of additions, predict(), order() and resized() of
-    # lanecheck.subject.Subject turn it into exact bits, an error bound and batch invariance.
+    # If your kernel declares its order of additions, predict(), order(), resized(), exposed() and finish()
+    # of lanecheck.subject.Subject turn it into exact bits, an error bound, batch invariance, and a verdict
+    # of its own for another order. landmarks() names cases that chance would not draw.
 
 
 SUBJECT = MyKernel()
