@@ -16,6 +16,7 @@ from lanecheck import oracles, simt  # noqa: E402
 from lanecheck.build import build_host  # noqa: E402
 from lanecheck.cases import Case, strategy  # noqa: E402
 from lanecheck.cases import case as draw_case  # noqa: E402
+from lanecheck.oracles import integers  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
 from lanecheck.trial import Target, observe  # noqa: E402
 from packed_gemv import config  # noqa: E402
@@ -53,6 +54,17 @@ def complaints(one: Case, target: Target) -> list[str]:
         for verdict in oracles.judge(observation)
         if verdict.wrong
     ]
+
+
+@pytest.mark.parametrize("regime", ["small", "wide"])
+@pytest.mark.parametrize("k", [262_208, 2**24 - 1], ids=["the longest in use", "the longest exact"])
+def test_integers_are_exact_up_to_the_longest_sum(k: int, regime: str, library: Path) -> None:
+    one = case(m=1, n=2, k=k, nw=16, u=8, s=3, regime=regime)
+    ((_, observation),) = observe(SUBJECT, one, Target(REFERENCE, "host", ("9.0",), library))
+    verdict = integers.judge(observation)
+    assert verdict is not None
+    assert not verdict.wrong, verdict.evidence
+    assert verdict.compared == 2
 
 
 @pytest.mark.parametrize(("nb", "mats", "u"), KERNELS)
