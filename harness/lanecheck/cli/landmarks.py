@@ -80,13 +80,13 @@ def landmarks(
             wrong = bool(records[-1].failures or records[-1].lacking)
             listener.end(records[-1].summary, good=not wrong)
             print_judged(records[-1])
+            if json_file and not record:
+                _write(records, json_file)  # group by group: they take minutes
     print_failures(records, subject, fault)
     report = campaign_report(records, loaded, matrix_path(path).parent) if record else None
     if report:
         saved = store.save(report, matrix_path(path).parent, record, json_file)
         out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
-    elif json_file:
-        _write(records, json_file)
     wrong = any(each.failures or each.lacking for each in records)
     raise typer.Exit(1 if wrong else 0)
 
