@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from lanecheck.executor import Executor
@@ -55,7 +55,17 @@ def fuzz(
             yield Trial(target, seed=seed, indices=range(at, end))
             at = end
 
-    for result in executor.run(target, work()):
+    return collect(executor.run(target, work()), total, progress)
+
+
+def collect(results: Iterable[Result], total: Result, progress: Callable[[Result], None]) -> Result:
+    """Add results to ``total`` as they come, its notes by line in the end.
+
+    Args:
+        progress: called with the running total after each; its ``seconds`` are wall time.
+    """
+    start = time.perf_counter()
+    for result in results:
         total.add(result)
         total.seconds = time.perf_counter() - start
         progress(total)

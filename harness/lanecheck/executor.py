@@ -56,8 +56,9 @@ class LocalExecutor:
     def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
         workers = self.workers or (1 if target.device == "cuda" else os.cpu_count() or 1)
         with ExitStack() as stack:
-            quiet = target.device == "cuda" or "ASAN_OPTIONS" in _needs(target)
-            environment = stack.enter_context(sanitizer.to_files(_needs(target), quiet))
+            needs = _needs(target)
+            quiet = target.device == "cuda" or "ASAN_OPTIONS" in needs
+            environment = stack.enter_context(sanitizer.to_files(needs, quiet))
             stack.enter_context(_environment(environment))
             queue = iter(work)
             first = list(islice(queue, workers * max(1, len(target.gpus))))

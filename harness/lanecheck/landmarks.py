@@ -7,10 +7,10 @@ with values drawn by its seed; a large one is judged by :data:`lanecheck.oracles
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
+from lanecheck.campaign import collect
 from lanecheck.cases import Case
 from lanecheck.errors import BadInput
 from lanecheck.executor import Executor
@@ -53,12 +53,7 @@ def run(
     progress: Callable[[Result], None] = lambda total: None,
 ) -> Result:
     """Run these cases; ``progress`` is called with the running total after every trial."""
-    total, start = Result(), time.perf_counter()
-    for result in executor.run(target, _trials(target, chosen)):
-        total.add(result)
-        total.seconds = time.perf_counter() - start
-        progress(total)
-    return total
+    return collect(executor.run(target, _trials(target, chosen)), Result(), progress)
 
 
 def _case(subject: Subject, params: Params, index: int) -> Case:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from lanecheck.cases import Case
 from lanecheck.subject import Bits, Params, Subject
 from lanecheck.tensorcore import TensorCore
+from lanecheck.values import finite_magnitudes
 
 #: What every output and workspace element holds before a run, by colour and dtype. The first is a NaN
 #: that no kernel computes, the second an ordinary number: what depends on either shows.
@@ -80,6 +85,24 @@ class Observation:
     def large(self) -> bool:
         """Whether the host would take longer to compute with the inputs than to launch."""
         return is_large(self.inputs)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the outputs are matrix products and nothing more."""
+        products = self.subject.products(self.params)
+        return bool(products) and all(product.plain for product in products)
+
+    @cached_property
+    def exact(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """The outputs in float64."""
+        with np.errstate(all="ignore"):
+            return self.subject.reference(self.params, self.inputs)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """Σ|terms| of plain outputs, of the terms that are finite."""
+        with np.errstate(all="ignore"):
+            return self.subject.reference(self.params, finite_magnitudes(self.inputs))
 
     @property
     def problems(self) -> list[Problem]:

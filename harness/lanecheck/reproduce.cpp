@@ -28,6 +28,12 @@ struct Core {
   int capabilities[16];  // compute capabilities, as in 90
 };
 
+struct Schedule {  // of one launch on the host
+  uint64_t seed;
+  int residents, preempt;
+  uint64_t poison;
+};
+
 void* buffer(const char* name);  // a tensor's first element; null if the case has no such tensor
 
 #include "case.h"
@@ -61,8 +67,8 @@ static bool runs_on(const Core&) { return true; }
 
 static void prepare(const Core& core, int launch) {
   if (!launch) simt_free_all();
-  const uint64_t seed = kSeed + launch;  // what follows from it is as in lanecheck.trial
-  simt_configure(seed, core.model, 1 + seed % 8, seed % 3 == 0, seed);
+  const Schedule& how = kSchedules[launch];
+  simt_configure(how.seed, core.model, how.residents, how.preempt, how.poison);
 }
 static void* allocate(const Tensor& t) {
   return simt_alloc(t.name, span(t) * t.item, t.align, kLowerSide, t.role == Role::input);
@@ -159,7 +165,7 @@ static size_t launch_and_compare(const Core& core, int launch) {
   prepare(core, launch);
   for (const Tensor& t : kTensors) {
     if (!launch) memory[t.name] = allocate(t);
-    const bool input = t.role == Role::input, left = t.role == Role::workspace && kSeed % 2 == 0;
+    const bool input = t.role == Role::input, left = t.role == Role::workspace && kWorkspaceStays;
     if (launch && left) continue;  // to be found as the first launch left it
     upload(memory[t.name], input ? image(t, 0, t.name) : image(t, launch, ""));
   }

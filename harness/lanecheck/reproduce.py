@@ -22,7 +22,7 @@ from lanecheck.simt import INCLUDE, VARIANTS
 from lanecheck.simt.library import MODELS, SIDES
 from lanecheck.subject import Bits, Params, Subject, Tensor, load, recipe_of
 from lanecheck.tensorcore import TensorCore, model_for
-from lanecheck.trial import Target, draw_inputs
+from lanecheck.trial import Target, draw_inputs, keeps_workspace, operands, schedule
 
 _PROGRAM = Path(__file__).with_suffix(".cpp")
 _SIMT = INCLUDE.parent
@@ -74,7 +74,7 @@ def export(
     check(subject, folder)
     assert isinstance(subject, Reproducible)
     inputs = draw_inputs(subject, case)
-    given = {**inputs, **subject.derive(case.params, inputs)}
+    given = operands(subject, case.params, inputs)
     tensors = [t for t in subject.tensors(case.params) if t.role != "source"]
     cores = list({core.name: core for core in map(model_for, target.capabilities)}.values())
     expected = {core.name: subject.predict(case.params, inputs, core) for core in cores}
@@ -121,9 +121,18 @@ def _facts(case: Case, tensors: Sequence[Tensor], cores: Sequence[TensorCore]) -
         capabilities = ", ".join(cc.replace(".", "") for cc in core.evidence)
         return f'    {{"{core.name}", {MODELS[core.name]}, {{{capabilities}}}}},\n'
 
+    def launch(colour: int) -> str:
+        how = schedule(case, colour)
+        return (
+            f"    {{{how['schedule_seed']}u, {how['resident_ctas']}, {int(how['preempt'])}, "
+            f"{how['poison_seed']}u}},\n"
+        )
+
+    launches = "".join(map(launch, range(len(POISON))))
     return (
         f"// {case.line}\n"
-        f"constexpr uint64_t kSeed = {case.seed}u;\n"
+        f"constexpr Schedule kSchedules[] = {{\n{launches}}};\n"
+        f"constexpr bool kWorkspaceStays = {str(keeps_workspace(case)).lower()};\n"
         f"constexpr int kLowerSide = {SIDES[str(case.params['side'])]};\n"
         f"constexpr Tensor kTensors[] = {{\n{''.join(map(row, tensors))}}};\n"
         f"constexpr Core kCores[] = {{\n{''.join(map(core_row, cores))}}};\n"

@@ -25,7 +25,7 @@ from lanecheck import cases
 from lanecheck.cases import Case
 from lanecheck.cuda_driver import CudaError, Driver
 from lanecheck.subject import Bits, Buffer, Subject, Tensor, load
-from lanecheck.trial import draw_inputs
+from lanecheck.trial import draw_inputs, operands
 
 #: What begins each line that this process writes; then ``case``, ``failed`` or ``done``.
 PREFIX = "lanecheck:"
@@ -50,8 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def _launch(
     subject: Subject, case: Case, number: int, kernels: ctypes.CDLL, driver: Driver
 ) -> str | None:
-    inputs = draw_inputs(subject, case)
-    values = {**inputs, **subject.derive(case.params, inputs)}
+    values = operands(subject, case.params, draw_inputs(subject, case))
     tensors = [tensor for tensor in subject.tensors(case.params) if tensor.role != "source"]
     sizes = {tensor.name: tensor.span * tensor.item.itemsize for tensor in tensors}
     bases = {name: driver.allocate(max(1, size)) for name, size in sizes.items()}

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -188,17 +189,16 @@ def observe(
         inputs: bits by name; drawn from the case's seed if not given.
     """
     inputs = draw_inputs(subject, case) if inputs is None else inputs
-    packed = subject.derive(case.params, inputs)
+    values = operands(subject, case.params, inputs)
     for capability in target.capabilities:
         core = model_for(capability)
 
         def launch(params: Params, inputs: Mapping[str, Bits], core: TensorCore = core) -> Run:
             other = Case(case.subject, {**case.params, **params})
-            values = {**inputs, **subject.derive(params, inputs)}
+            values = operands(subject, params, inputs)
             (run,) = _runs(subject, other, target, core, values, colours=1)
             return run
 
-        values = {**inputs, **packed}
         runs = tuple(_runs(subject, case, target, core, values, colours=len(POISON)))
         yield capability, Observation(subject, case, core, inputs, runs, launch)
 
@@ -213,6 +213,37 @@ def draw_inputs(subject: Subject, case: Case) -> dict[str, Bits]:
         for tensor in subject.tensors(case.params)
         if tensor.role in ("input", "source")
     }
+
+
+def operands(subject: Subject, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
+    """What a launch is given, as bits by name: the inputs, and the packed tensors derived from them."""
+    return {**inputs, **subject.derive(params, inputs)}
+
+
+class Schedule(TypedDict):
+    """How host execution goes about a launch: arguments of
+    :meth:`~lanecheck.simt.HostLibrary.configure`."""
+
+    schedule_seed: int
+    resident_ctas: int
+    preempt: bool
+    poison_seed: int
+
+
+def schedule(case: Case, colour: int) -> Schedule:
+    """Of the case's launch under this colour of poison."""
+    seed = case.seed + colour
+    return Schedule(
+        schedule_seed=seed,
+        resident_ctas=1 + seed % 8,
+        preempt=seed % 3 == 0,
+        poison_seed=seed,
+    )
+
+
+def keeps_workspace(case: Case) -> bool:
+    """Whether the second launch finds its workspaces as the first left them, or poisoned again."""
+    return not case.seed >> 8 & 1
 
 
 def _runs(
@@ -242,8 +273,7 @@ def _runs(
 @contextmanager
 def launcher(subject: Subject, case: Case, target: Target) -> Iterator[Callable[[], list[Problem]]]:
     """The case's launch alone, to be called any number of times; each returns its problems."""
-    inputs = draw_inputs(subject, case)
-    values = {**inputs, **subject.derive(case.params, inputs)}
+    values = operands(subject, case.params, draw_inputs(subject, case))
     core = model_for(target.capabilities[0])
     with _placed(subject, case, target, core, values) as (_, launch):
         yield lambda: launch(0)
@@ -262,13 +292,14 @@ def _placed(
 ) -> Iterator[tuple[_Regions, Callable[[int], list[Problem]]]]:
     """The case's tensors in guarded memory, and the launch over them, by colour of poison."""
     library, memory = _open(target)
-    host = library if isinstance(library, simt.HostLibrary) else None
-    cdll = library.cdll if isinstance(library, simt.HostLibrary) else library
+    host, cdll = (
+        (library, library.cdll) if isinstance(library, simt.HostLibrary) else (None, library)
+    )
     try:
         buffers: dict[str, Buffer] = {}
         regions: _Regions = {}
         if host:
-            _schedule(host, core, case.seed)
+            host.configure(model=core.name, **schedule(case, 0))
         for tensor in subject.tensors(case.params):
             if tensor.role == "source":
                 continue
@@ -297,8 +328,8 @@ def _placed(
         def launch(colour: int) -> list[Problem]:
             if colour:
                 if host:
-                    _schedule(host, core, case.seed + colour)
-                _repaint(regions, colour, case.seed)
+                    host.configure(model=core.name, **schedule(case, colour))
+                _repaint(regions, colour, keeps_workspace(case))
             return memory.run(call)
 
         yield regions, launch
@@ -306,20 +337,10 @@ def _placed(
         memory.release()
 
 
-def _schedule(library: simt.HostLibrary, core: TensorCore, seed: int) -> None:
-    library.configure(
-        schedule_seed=seed,
-        model=core.name,
-        resident_ctas=1 + seed % 8,
-        preempt=seed % 3 == 0,
-        poison_seed=seed,
-    )
-
-
-def _repaint(regions: _Regions, colour: int, seed: int) -> None:
-    """Poison outputs and workspaces again; every other workspace stays as the last launch left it."""
+def _repaint(regions: _Regions, colour: int, keep: bool) -> None:
+    """Poison outputs again, and workspaces unless they are to ``keep`` what the last launch left."""
     for tensor, region, _ in regions.values():
-        if tensor.role == "output" or (tensor.role == "workspace" and seed >> 8 & 1):
+        if tensor.role == "output" or (tensor.role == "workspace" and not keep):
             _paint(tensor, region, colour)
 
 

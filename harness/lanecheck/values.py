@@ -84,12 +84,14 @@ def real_values(bits: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         return np.ascontiguousarray(bits).view(kind).astype(np.float64)
 
 
-def magnitudes(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """The inputs without their signs: the reference of these is Σ|terms| of a plain sum."""
-    return {
-        name: bits & np.array(2 ** (8 * bits.itemsize - 1) - 1, bits.dtype)
-        for name, bits in inputs.items()
-    }
+def finite_magnitudes(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs without their signs, and 0 for an Inf or a NaN: the reference of these is Σ|terms| of a
+    plain sum."""
+    sizes = {}
+    for name, bits in inputs.items():
+        kept = np.where(np.isfinite(real_values(bits)), bits, 0).astype(bits.dtype)
+        sizes[name] = kept & np.array(2 ** (8 * bits.itemsize - 1) - 1, bits.dtype)
+    return sizes
 
 
 def _normal(shape: tuple[int, ...], rng: np.random.Generator) -> Bits:

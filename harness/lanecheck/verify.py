@@ -211,28 +211,29 @@ def _fuzz_host(
     checked = CHECKED_CASES.get(variant)
     budget = Budget(min(checked, plan.budget.cases)) if checked else plan.budget
     batch = 25 if checked else 100
-    return _campaign(plan, target, budget, batch, executor, listener, f"fuzz on host, {variant}")
+    title = f"fuzz on host, {variant}"
+    return campaign(target, budget, plan.seed, batch, executor, listener, title)
 
 
-def _campaign(
-    plan: Plan,
+def campaign(
     target: Target,
     budget: Budget,
+    seed: int,
     batch: int,
     executor: Executor,
     listener: Listener,
     title: str,
 ) -> m.CampaignRecord:
+    """Fuzz as one step: ``listener`` is told how it gets on and how it went."""
     listener.stage(title, budget.seconds or budget.cases)
 
     def progress(total: Result) -> None:
         done = total.seconds if budget.seconds else total.cases
         listener.advance(done, f"{total.cases / total.seconds:,.0f} cases/s")
 
-    result = fuzz(target, budget, plan.seed, executor, progress, batch)
-    record = m.campaign_record(result, target, plan.seed)
-    good = None if record.reordered else True
-    listener.end(record.summary, good=False if record.failures or record.lacking else good)
+    result = fuzz(target, budget, seed, executor, progress, batch)
+    record = m.campaign_record(result, target, seed)
+    listener.end(record.summary, record.good)
     return record
 
 
@@ -314,7 +315,8 @@ def _silicon(
             tuple(found.uuid for found in here[device.name]),
         )
         title = f"fuzz {arch.name} on {device.name}"
-        record = _campaign(plan, target, Budget(SILICON_CASES), 250, executor, listener, title)
+        budget = Budget(SILICON_CASES)
+        record = campaign(target, budget, plan.seed, 250, executor, listener, title)
         campaigns.append(record)
         cells.append(_cell(arch, device, "silicon", *_shown([record])))
     return campaigns, cells

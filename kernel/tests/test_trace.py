@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from lanecheck.reproduce import export  # noqa: E402
 from lanecheck.tensorcore import model_for  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
 from lanecheck.trace import Walk, first_wrong, trace, traced  # noqa: E402
-from lanecheck.trial import Target, draw_inputs, launcher  # noqa: E402
+from lanecheck.trial import Target, draw_inputs, keeps_workspace, launcher, schedule  # noqa: E402
 from packed_gemv.subject import SUBJECT  # noqa: E402
 
 REFERENCE = "packed_gemv.subject:SUBJECT"
@@ -231,6 +232,18 @@ def test_an_export_holds_the_line_the_values_and_the_fault(tmp_path) -> None:
         "mma16816(acc[mat][nb], a[mat][u][0], xv.z, xv.w)"
         in (folder / "kernel" / "gemv.cuh").read_text()
     )
+
+
+@pytest.mark.parametrize("seed", [256, 257, 3, 514])
+def test_an_export_goes_about_its_launches_as_a_trial_does(tmp_path, seed: int) -> None:
+    line = re.sub(r"seed=\d+", f"seed={seed}", SMALLEST)
+    text = (exported(tmp_path / "case", line) / "case.h").read_text()
+    case = parse(line, SUBJECT)
+    assert f"kWorkspaceStays = {str(keeps_workspace(case)).lower()};" in text
+    for colour in range(2):
+        how = schedule(case, colour)
+        numbers = f"{how['schedule_seed']}u, {how['resident_ctas']}, {int(how['preempt'])}, "
+        assert f"    {{{numbers}{how['poison_seed']}u}},\n" in text
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on PATH")

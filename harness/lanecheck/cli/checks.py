@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -38,7 +37,9 @@ from lanecheck.cli.options import (
     read_budget,
     read_matrix,
     read_target,
+    refuse_to_record,
     relative,
+    replay_command,
     toolchain,
 )
 from lanecheck.demo import show
@@ -147,8 +148,8 @@ def fuzz(
 
     Example: lanecheck fuzz --cases 2000 --seed 7
     """
-    if record and (fault or subject):
-        raise BadInput("--record is for the kernel of matrix.yaml, without a fault")
+    if record:
+        refuse_to_record(fault, subject)
     loaded, limit = read_matrix(path, subject), read_budget(cases, budget)
     with Progressing(out) as listener:
         listener.stage("build")
@@ -165,9 +166,7 @@ def fuzz(
             ),
         )
         campaign = campaign_record(result, target, seed)
-        good = None if campaign.reordered else True
-        wrong = campaign.failures or campaign.lacking
-        listener.end(f"{campaign.summary}, seed {seed}", good=False if wrong else good)
+        listener.end(f"{campaign.summary}, seed {seed}", campaign.good)
     print_judged(campaign)
     print_failures([campaign], subject, fault)
     if campaign.reordered:
@@ -180,7 +179,7 @@ def fuzz(
         out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     if campaign.lacking and not campaign.failures:
         out.print(f"[bold red]{campaign.lacking}[/]: nothing is shown")
-    raise typer.Exit(1 if wrong else 0)
+    raise typer.Exit(1 if campaign.good is False else 0)
 
 
 def replay(
@@ -230,13 +229,7 @@ def replay(
         overlay = NO_OVERLAY
         if fault:
             overlay = catalogue.find(faults_of(kernel), fault).inject(recipe_of(kernel).root)
-        given = {"--subject": subject, "--fault": fault}
-        if device == "cuda":
-            given |= {"--device": device, "--arch": arch}
-        elif variant != "plain":
-            given["--variant"] = variant
-        words = [word for name, value in given.items() if value for word in (name, value)]
-        command = shlex.join(["lanecheck", "replay", *words, case.line])
+        command = replay_command(campaign, case.line, subject, fault)
         reproduce.export(case, target, export, command, overlay)
         out.print(f"exported: {relative(export)}", markup=False, soft_wrap=True)
     if trace and PROCESS in {failure.oracle for failure in failures}:

@@ -22,6 +22,7 @@ from lanecheck.cli.options import (
     print_judged,
     read_matrix,
     read_target,
+    refuse_to_record,
     relative,
 )
 from lanecheck.errors import BadInput
@@ -53,8 +54,8 @@ def landmarks(
 
     Example: lanecheck landmarks --device cuda --group shapes
     """
-    if record and (fault or subject):
-        raise BadInput("--record is for the kernel of matrix.yaml, without a fault")
+    if record:
+        refuse_to_record(fault, subject)
     loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
     known = named.groups(load(reference), device)
@@ -77,18 +78,16 @@ def landmarks(
                 ),
             )
             records.append(campaign_record(result, target, 0, name))
-            wrong = bool(records[-1].failures or records[-1].lacking)
-            listener.end(records[-1].summary, good=not wrong)
+            listener.end(records[-1].summary, records[-1].good)
             print_judged(records[-1])
             if json_file and not record:
                 _write(records, json_file)  # group by group: they take minutes
     print_failures(records, subject, fault)
-    report = campaign_report(records, loaded, matrix_path(path).parent) if record else None
-    if report:
-        saved = store.save(report, matrix_path(path).parent, record, json_file)
+    if record:
+        root = matrix_path(path).parent
+        saved = store.save(campaign_report(records, loaded, root), root, record, json_file)
         out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
-    wrong = any(each.failures or each.lacking for each in records)
-    raise typer.Exit(1 if wrong else 0)
+    raise typer.Exit(1 if any(each.good is False for each in records) else 0)
 
 
 def _write(records: list[CampaignRecord], path: Path) -> None:

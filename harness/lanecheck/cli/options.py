@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from functools import partial
 from itertools import groupby
@@ -138,6 +139,16 @@ def read_target(
     return Target(reference, "cuda", (here[0].cc,), library, arch, alike)
 
 
+def refuse_to_record(fault: str | None, subject: str | None) -> None:
+    """Reports under ``reports/`` are of the checkout's own kernel, as it is.
+
+    Raises:
+        BadInput: if a fault or another subject is named.
+    """
+    if fault or subject:
+        raise BadInput("--record is for the kernel of matrix.yaml, without a fault")
+
+
 def print_judged(record: CampaignRecord) -> None:
     """How often each oracle has judged, and how much it compared, in the order of the ladder."""
     for oracle in sorted(record.judged, key=oracles.NAMES.index):
@@ -158,7 +169,7 @@ def print_failures(
         subject: given by ``--subject``. fault: injected.
     """
     failing = [
-        (f"lanecheck replay {_options(record, subject, fault)}'{line}'", list(failures))
+        (replay_command(record, line, subject, fault), list(failures))
         for record in campaigns
         for line, failures in groupby(record.failures, attrgetter("line"))
     ]
@@ -186,13 +197,17 @@ def print_failure(failure: FailureRecord) -> None:
     out.print(Padding(said, (0, 0, 0, 2), expand=False))
 
 
-def _options(record: CampaignRecord, subject: str | None, fault: str | None) -> str:
+def replay_command(
+    record: CampaignRecord, line: str, subject: str | None, fault: str | None
+) -> str:
+    """What shows a case of a campaign again; ``subject`` and ``fault`` as for :func:`print_failures`."""
     given = {"--subject": subject, "--fault": fault}
     if record.device == "cuda":
         given |= {"--device": "cuda", "--arch": record.variant}
     elif record.variant != "plain":
         given |= {"--variant": record.variant}
-    return "".join(f"{name} {value} " for name, value in given.items() if value)
+    words = [word for name, value in given.items() if value for word in (name, value)]
+    return shlex.join(["lanecheck", "replay", *words, line])
 
 
 def relative(path: Path) -> Path:

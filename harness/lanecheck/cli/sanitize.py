@@ -12,7 +12,6 @@ from rich.padding import Padding
 from lanecheck import cases as space
 from lanecheck import compute_sanitizer, gpu
 from lanecheck.campaign import Budget
-from lanecheck.campaign import fuzz as run_campaign
 from lanecheck.cli.checks import FaultOption
 from lanecheck.cli.options import (
     MatrixOption,
@@ -28,10 +27,9 @@ from lanecheck.covering import covering
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor
 from lanecheck.matrix import Matrix
-from lanecheck.reports.model import CampaignRecord, campaign_record
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing
-from lanecheck.trial import Result, Target
+from lanecheck.verify import campaign
 
 _VARIANTS = ("asan", "hooks")
 _BATCH = 25  # cases a trial: those of a batch that dies run again one by one
@@ -86,9 +84,12 @@ def sanitize(
             for variant in _VARIANTS:
                 listener.stage("build")
                 target = read_target(loaded, reference, variant, fault=fault)
-                records.append(_fuzzed(target, cases, seed, LocalExecutor(workers), listener))
+                title, executor = f"fuzz on host, {variant}", LocalExecutor(workers)
+                records.append(
+                    campaign(target, Budget(cases), seed, _BATCH, executor, listener, title)
+                )
             print_failures(records, subject, fault)
-            wrong = any(record.failures or record.lacking for record in records)
+            wrong = any(record.good is False for record in records)
         if device == "cuda" or (device is None and gpu.matched(gpu.detect(), loaded)):
             listener.stage("compute-sanitizer")
             try:
@@ -109,20 +110,6 @@ def sanitize(
 
 
 COMMANDS = (sanitize,)
-
-
-def _fuzzed(
-    target: Target, cases: int, seed: int, executor: LocalExecutor, listener: Progressing
-) -> CampaignRecord:
-    def progress(total: Result) -> None:
-        listener.advance(total.cases, f"{total.cases / total.seconds:,.0f} cases/s")
-
-    listener.stage(f"fuzz on host, {target.variant}", cases)
-    result = run_campaign(target, Budget(cases), seed, executor, progress, _BATCH)
-    record = campaign_record(result, target, seed)
-    good = None if record.reordered else True
-    listener.end(record.summary, good=False if record.failures or record.lacking else good)
-    return record
 
 
 def _arch(loaded: Matrix) -> str:

@@ -161,21 +161,17 @@ def run_catalogue(
 def host_builds(recipe: Recipe, toolchain: Toolchain) -> Build:
     """Of the variants for host execution."""
 
-    def build(variant: str, fault: Fault | None) -> Built:
-        overlay = fault.inject(recipe.root) if fault else NO_OVERLAY
-        return build_host(recipe, variant, toolchain, overlay)
-
-    return build
+    return lambda variant, fault: build_host(recipe, variant, toolchain, _overlay(fault, recipe))
 
 
 def gpu_builds(recipe: Recipe, arch: Arch, toolchain: Toolchain) -> Build:
     """Of one arch, whatever the variant."""
 
-    def build(variant: str, fault: Fault | None) -> Built:
-        overlay = fault.inject(recipe.root) if fault else NO_OVERLAY
-        return build_device(recipe, arch, toolchain, overlay)
+    return lambda variant, fault: build_device(recipe, arch, toolchain, _overlay(fault, recipe))
 
-    return build
+
+def _overlay(fault: Fault | None, recipe: Recipe) -> Mapping[str, str]:
+    return fault.inject(recipe.root) if fault else NO_OVERLAY
 
 
 def summary(scores: Sequence[Score]) -> str:

@@ -41,7 +41,7 @@ anything through an epilogue.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,7 @@ from lanecheck.oracles.compare import first
 from lanecheck.order import Order
 from lanecheck.subject import Bits
 from lanecheck.tensorcore import TensorCore
+from lanecheck.tiles import by_element, fragments
 from lanecheck.values import real_values
 from lanecheck.verdict import Outcome, Verdict
 
@@ -172,28 +173,6 @@ def limits(
             bound = bound + 2.0**15 * np.spacing((np.abs(hi) + bound).astype(np.float32))
         bound = bound * (1 + numbers * 2.0**-48)
     return Limits(hi, lo, np.where(sizes <= _SAFE, bound, np.inf))
-
-
-def fragments(order: Order, x: Bits, w: Bits) -> tuple[Bits, Bits]:
-    """The operands of the order's mma: rows of w as A ``[⌈N/16⌉, L, 16, 16]``, tokens of x as B
-    ``[⌈M/8⌉, L, 16, 8]``, with zeros for what is not there."""
-    return _gathered(order, w, 16), _gathered(order, x, 8).swapaxes(-1, -2)
-
-
-def by_element(tiles: npt.NDArray[Any], m: int, n: int) -> npt.NDArray[Any]:
-    """What belongs to the outputs: ``[P, ⌈N/16⌉, ⌈M/8⌉, 16, 8]`` as ``[P, M, N]``."""
-    parts, row_blocks, columns = tiles.shape[:3]
-    full = tiles.transpose(0, 2, 4, 1, 3).reshape(parts, 8 * columns, 16 * row_blocks)
-    return full[:, :m, :n]
-
-
-def _gathered(order: Order, rows: Bits, height: int) -> Bits:
-    """``[R, K]`` as ``[⌈R/height⌉, L, height, 16]``."""
-    count, k = rows.shape
-    padded = np.zeros((count + -count % height, k + 1), rows.dtype)
-    padded[:count, :k] = rows
-    slots = padded[:, np.minimum(order.steps, k)]
-    return slots.reshape(-1, height, *order.steps.shape).swapaxes(1, 2)
 
 
 def _two_sum(x: _Reals, y: _Reals) -> tuple[_Reals, _Reals]:

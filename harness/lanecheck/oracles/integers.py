@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from lanecheck.observation import Observation
 from lanecheck.oracles.compare import check_names, first_difference
-from lanecheck.values import INTEGER_REGIMES, magnitudes, rounded_bits
+from lanecheck.values import INTEGER_REGIMES, rounded_bits
 from lanecheck.verdict import Outcome, Verdict
 
 NAME = "integers"
@@ -30,20 +30,14 @@ _EXACT = 2.0**24
 
 
 def judge(observation: Observation) -> Verdict | None:
-    subject, params = observation.subject, observation.params
-    products = subject.products(params)
-    if params["regime"] not in INTEGER_REGIMES or not products:
+    if observation.params["regime"] not in INTEGER_REGIMES or not observation.plain:
         return None
-    if not all(product.plain for product in products):
+    if any((size > _EXACT).any() for size in observation.sizes.values()):
         return None
-    sizes = subject.reference(params, magnitudes(observation.inputs))
-    if any((size > _EXACT).any() for size in sizes.values()):
-        return None
-    exact = subject.reference(params, observation.inputs)
-    check_names(observation.outputs, exact)
+    check_names(observation.outputs, observation.exact)
     expected = {
         name: rounded_bits(values, observation.outputs[name].dtype)
-        for name, values in exact.items()
+        for name, values in observation.exact.items()
     }
     difference = first_difference(observation.outputs, expected)
     compared = sum(bits.size for bits in expected.values())

@@ -114,14 +114,15 @@ def relations(observation: Observation, rng: np.random.Generator) -> Iterator[Re
         moved = {name: bits[rows] for name, bits in (*w.items(), *bias.items())}
         there = np.argsort(rows)
         yield Relation("rows permuted", params, with_(moved), lambda y: y, lambda y: y[:, there])
-    if all(product.plain for product in products) and _moderate(*inputs.values()):
+    if observation.plain and _moderate(*inputs.values()):
         power = float(rng.choice([-16, -3, 1, 16]))
         larger = {name: _scaled(bits, power) for name, bits in (*x.items(), *bias.items())}
         name = f"scale: x and bias by 2^{power:.0f}"
         yield Relation(name, params, with_(larger), lambda y: _scaled(y, power))
-    longer = subject.resized(params, k=k + (-k % 32 or 32))
+    zeros = -k % 32 or 32
+    longer = subject.resized(params, k=k + zeros)
     if longer is not None:
-        wider = {name: _padded(bits, 1, -k % 32 or 32) for name, bits in (*x.items(), *w.items())}
+        wider = {name: _padded(bits, 1, zeros) for name, bits in (*x.items(), *w.items())}
         yield Relation(f"padding: K from {k} on", longer, with_(wider), lambda y: y)
     taller = subject.resized(params, n=n + 16)
     if taller is not None:

@@ -28,10 +28,12 @@ from lanecheck.order import Order
 from lanecheck.subject import Bits, Product
 from lanecheck.summation.fprev import NoTree, Tree
 from lanecheck.tensorcore import FP32_NAN, TensorCore
+from lanecheck.tiles import by_element, fragments
 from lanecheck.values import INTEGER_REGIMES, real_values
 
 Sums = npt.NDArray[np.float32]
 
+_ONE_MMA = Order(np.arange(16)[None], (range(1),), ((0,),))
 _PAIRS = 256  # that have to show another order before the whole tree is recovered
 
 
@@ -158,23 +160,18 @@ def evaluated(
 
 def _fused_sum(core: TensorCore, x: Bits, w: Bits, c: Sums) -> Sums:
     """``c`` and the products of at most 16 k, ``x [M, t]`` and ``w [N, t]``, in one mma a tile."""
-    (m, terms), n = x.shape, len(w)
-    rows, columns = -(-n // 16), -(-m // 8)
-    a = np.zeros((16 * rows, 16), np.uint16)
-    a[:n, :terms] = w
-    b = np.zeros((8 * columns, 16), np.uint16)
-    b[:m, :terms] = x
+    m, n = len(x), len(w)
+    a, b = (operand[:, 0] for operand in fragments(_ONE_MMA, x, w))
+    rows, columns = len(a), len(b)
     tiles = np.zeros((16 * rows, 8 * columns), np.float32)
     tiles[:n, :m] = c.T
-    each = tiles.reshape(rows, 16, columns, 8).swapaxes(1, 2).reshape(-1, 16, 8)
     d = mma_batch(
         core,
-        np.repeat(a.reshape(rows, 16, 16), columns, axis=0),
-        np.tile(b.reshape(columns, 8, 16).swapaxes(1, 2), (rows, 1, 1)),
-        np.ascontiguousarray(each),
+        np.repeat(a, columns, axis=0),
+        np.tile(b, (rows, 1, 1)),
+        tiles.reshape(rows, 16, columns, 8).swapaxes(1, 2).reshape(-1, 16, 8),
     )
-    whole = d.reshape(rows, columns, 16, 8).swapaxes(1, 2).reshape(16 * rows, 8 * columns)
-    return np.ascontiguousarray(whole[:n, :m].T)
+    return np.ascontiguousarray(by_element(d.reshape(1, rows, columns, 16, 8), m, n)[0])
 
 
 def fp32_bits(sums: Sums) -> npt.NDArray[np.uint32]:

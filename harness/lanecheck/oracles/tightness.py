@@ -16,10 +16,11 @@ import numpy as np
 import typer
 
 from lanecheck.native import mma_chains
-from lanecheck.oracles.bound import Limits, by_element, fragments, limits
+from lanecheck.oracles.bound import Limits, limits
 from lanecheck.order import Order
 from lanecheck.subject import Bits
 from lanecheck.tensorcore import AMPERE, HOPPER, TensorCore
+from lanecheck.tiles import by_element, fragments
 from lanecheck.values import draw_values, real_values, rounded_bits, to_bf16
 
 Generator = np.random.Generator

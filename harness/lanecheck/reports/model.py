@@ -137,6 +137,13 @@ class CampaignRecord(_Record):
         return None
 
     @property
+    def good(self) -> bool | None:
+        """Whether it shows the kernel right; None if in another order than the declared one."""
+        if self.failures or self.lacking:
+            return False
+        return None if self.reordered else True
+
+    @property
     def rate(self) -> float:
         """Cases a second, oracles included."""
         return self.cases / self.seconds if self.seconds else 0.0
