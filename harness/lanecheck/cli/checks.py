@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 
 from lanecheck import cases as space
-from lanecheck import gpu, reproduce
+from lanecheck import reproduce
 from lanecheck import trace as tracing
 from lanecheck.build import NO_OVERLAY
 from lanecheck.campaign import fuzz as run_campaign
+from lanecheck.cli import recording
 from lanecheck.cli.options import (
     BudgetOption,
     CasesOption,
@@ -42,25 +38,21 @@ from lanecheck.cli.options import (
     replay_command,
     toolchain,
 )
-from lanecheck.demo import show
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import ORACLE as PROCESS
 from lanecheck.executor import LocalExecutor
-from lanecheck.faults import catalogue, scoreboard
+from lanecheck.faults import catalogue
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports import model, store
 from lanecheck.reports.model import (
-    CampaignRecord,
     Report,
     Status,
     campaign_record,
-    control_record,
-    fault_record,
 )
 from lanecheck.subject import faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
-from lanecheck.trial import Target, Trial
-from lanecheck.verify import Plan, campaign_cells
+from lanecheck.trial import Trial
+from lanecheck.verify import Plan
 from lanecheck.verify import verify as run_plan
 
 DeviceOption = Annotated[str, typer.Option(help="host or cuda.")]
@@ -174,9 +166,7 @@ def fuzz(
     if json_file:
         model.write(campaign, json_file)
     if record:
-        root = matrix_path(path).parent
-        saved = store.save(campaign_report([campaign], loaded, root), root, record)
-        out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
+        recording.save_campaigns([campaign], loaded, path, None)
     if campaign.lacking and not campaign.failures:
         out.print(f"[bold red]{campaign.lacking}[/]: nothing is shown")
     raise typer.Exit(1 if campaign.good is False else 0)
@@ -240,130 +230,8 @@ def replay(
     raise typer.Exit(1 if failures or not result.judged else 0)
 
 
-def faults(
-    only: Annotated[Optional[list[str]], typer.Option(help="Only these; repeatable.")] = None,
-    seed: SeedOption = 0,
-    device: DeviceOption = "host",
-    arch: ArchOption = "sm_90a",
-    json_file: JsonOption = None,
-    workers: WorkersOption = None,
-    subject: SubjectOption = None,
-    path: MatrixOption = None,
-) -> None:
-    """Break the kernel on purpose and say which oracles noticed.
-
-    Every fault of the catalogue is injected in turn, and every control, which is a change that must not be
-    flagged. Exit 1 if a fault survives or a control is flagged; but a race need not show on a GPU.
-
-    Example: lanecheck faults --only swap-x-halves
-    """
-    loaded = read_matrix(path)
-    reference = subject or loaded.subject
-    kernel = load(reference)
-    folder, recipe, tools = faults_of(kernel), recipe_of(kernel), toolchain()
-    chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
-    with Progressing(out) as listener:
-        listener.stage("break on purpose", len(chosen))
-        if device == "host":
-            target = Target(reference, "host", loaded.devices["host"].mma)
-            build = scoreboard.host_builds(recipe, tools)
-        else:
-            target = read_target(loaded, reference, "plain", device, arch)
-            build = scoreboard.gpu_builds(recipe, loaded.archs[arch], tools)
-        scores = scoreboard.run_catalogue(
-            chosen, target, build, LocalExecutor(workers), seed, listener.advance
-        )
-        good = all(score.good for score in scores)
-        listener.end(scoreboard.summary(scores), good)
-    broken = [score for score in scores if not score.fault.control]
-    controls = [score for score in scores if score.fault.control]
-    if broken:
-        out.print(_fault_table(broken))
-    if controls:
-        out.print(_control_table(controls))
-    if json_file:
-        records = {
-            "faults": [fault_record(score).model_dump() for score in broken],
-            "controls": [control_record(score).model_dump() for score in controls],
-        }
-        model.write_text(json.dumps(records, indent=1) + "\n", json_file)
-    raise typer.Exit(0 if good else 1)
-
-
-def demo(
-    fault: Annotated[str, typer.Argument(help="Id of a catalogue fault.")],
-    subject: SubjectOption = None,
-    path: MatrixOption = None,
-) -> None:
-    """Show one fault, who notices, and the smallest input for it.
-
-    Example: lanecheck demo swap-x-halves
-    """
-    loaded = read_matrix(path)
-    show(fault, subject or loaded.subject, loaded, toolchain(), out)
-
-
-def campaign_report(campaigns: list[CampaignRecord], loaded: Matrix, root: Path) -> Report:
-    """Campaigns of one target by themselves, as a report to record."""
-    gpus, tools = gpu.detect(), toolchain()
-    device = next(iter(gpu.matched(gpus, loaded)), "host")
-    return Report(
-        created=model.now(),
-        subject=load(loaded.subject).name,
-        source=model.source_record(root, recipe_of(load(loaded.subject)).root),
-        environment=model.environment(None, tools.cxx_version, [found.name for found in gpus]),
-        cells=campaign_cells(campaigns, loaded, device),
-        campaigns=campaigns,
-    )
-
-
-COMMANDS = (verify, fuzz, replay, faults, demo)
+COMMANDS = (verify, fuzz, replay)
 _ORACLE = 10  # columns of an oracle's name
-
-
-def _fault_table(scores: list[scoreboard.Score]) -> Table:
-    names = ("fault", "verdict", "cases", "first rung", "also noticed", "what the probes say")
-    table = _table(*names)
-    for score in scores:
-        verdict = "[green]killed[/]" if score.killed else "[bold red]SURVIVED[/]"
-        if score.excused:
-            verdict = "[yellow]not shown[/]"
-        silent = [f"[yellow]not {oracle}[/]" for oracle in score.silent]
-        probes = score.first.get("probes")
-        table.add_row(
-            score.fault.id,
-            verdict,
-            str(score.cases),
-            "\n".join(_counts(score.rung)),
-            "\n".join([*_counts(score.also), *silent]),
-            escape(probes.verdict.evidence) if probes else "",
-        )
-    return table
-
-
-def _control_table(scores: list[scoreboard.Score]) -> Table:
-    table = _table("control", "verdict", "cases", "expected", "reordered", "flagged by")
-    for score in scores:
-        verdict = "[green]clean[/]" if score.clean else "[bold red]FLAGGED[/]"
-        counts = "\n".join(_counts(score.noticed))
-        expected = score.fault.expect
-        table.add_row(
-            score.fault.id, verdict, str(score.cases), expected, str(score.reordered), counts
-        )
-    return table
-
-
-def _table(*names: str) -> Table:
-    """A narrow one, for many columns."""
-    table = Table(*names, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.columns[0].no_wrap = True
-    return table
-
-
-def _counts(cases: Mapping[str, int]) -> list[str]:
-    """Each oracle with its number of cases, most first."""
-    ordered = sorted(cases.items(), key=lambda item: (-item[1], item[0]))
-    return [f"{oracle} ({count})" for oracle, count in ordered]
 
 
 def _required(patterns: str, matrix: Matrix) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Annotated, Optional
 import typer
 
 from lanecheck import landmarks as named
-from lanecheck.cli.checks import ArchOption, DeviceOption, FaultOption, campaign_report
+from lanecheck.cli import recording
+from lanecheck.cli.checks import ArchOption, DeviceOption, FaultOption
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
@@ -16,18 +17,16 @@ from lanecheck.cli.options import (
     SubjectOption,
     VariantOption,
     WorkersOption,
-    matrix_path,
     out,
     print_failures,
     print_judged,
     read_matrix,
     read_target,
     refuse_to_record,
-    relative,
 )
 from lanecheck.errors import BadInput
 from lanecheck.executor import LocalExecutor
-from lanecheck.reports import model, store
+from lanecheck.reports import model
 from lanecheck.reports.model import CampaignRecord, campaign_record
 from lanecheck.subject import load
 from lanecheck.terminal import Progressing
@@ -84,9 +83,7 @@ def landmarks(
                 _write(records, json_file)  # group by group: they take minutes
     print_failures(records, subject, fault)
     if record:
-        root = matrix_path(path).parent
-        saved = store.save(campaign_report(records, loaded, root), root, record, json_file)
-        out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
+        recording.save_campaigns(records, loaded, path, json_file)
     raise typer.Exit(1 if any(each.good is False for each in records) else 0)
 
 

@@ -12,9 +12,12 @@ from rich.padding import Padding
 from lanecheck import cases as space
 from lanecheck import compute_sanitizer, gpu
 from lanecheck.campaign import Budget
+from lanecheck.cli import recording
 from lanecheck.cli.checks import FaultOption
 from lanecheck.cli.options import (
+    JsonOption,
     MatrixOption,
+    RecordOption,
     SeedOption,
     SubjectOption,
     WorkersOption,
@@ -22,11 +25,13 @@ from lanecheck.cli.options import (
     print_failures,
     read_matrix,
     read_target,
+    refuse_to_record,
 )
 from lanecheck.covering import covering
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor
 from lanecheck.matrix import Matrix
+from lanecheck.reports.model import CampaignRecord, SanitizerRecord, sanitizer_record
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing
 from lanecheck.verify import campaign
@@ -56,6 +61,8 @@ def sanitize(
         Optional[str], typer.Option(help="On the GPU only this case, as a finding prints it.")
     ] = None,
     fault: FaultOption = None,
+    record: RecordOption = False,
+    json_file: JsonOption = None,
     workers: WorkersOption = None,
     path: MatrixOption = None,
 ) -> None:
@@ -72,15 +79,18 @@ def sanitize(
     if unknown := [name for name in tools if name not in compute_sanitizer.TOOLS]:
         known = ", ".join(compute_sanitizer.TOOLS)
         raise BadInput(f"--tool '{unknown[0]}' is unknown; known: {known}")
+    if record:
+        refuse_to_record(fault, subject)
     loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
     kernel = load(reference)
     recipe_of(kernel)
+    records: list[CampaignRecord] = []
+    found: list[SanitizerRecord] = []
     lines = [space.parse(line, kernel).line] if line else []
     wrong = False
     with Progressing(out) as listener:
         if device != "cuda":
-            records = []
             for variant in _VARIANTS:
                 listener.stage("build")
                 target = read_target(loaded, reference, variant, fault=fault)
@@ -105,7 +115,10 @@ def sanitize(
                 given = {"--subject": subject, "--fault": fault, "--arch": build}
                 for checked in verdicts:
                     _report(checked, given, listener)
+                    found.append(sanitizer_record(checked, build))
                     wrong |= bool(checked.evidence)
+    if record or json_file:
+        recording.save(loaded, path, record, json_file, campaigns=records, sanitized=found)
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -39,10 +39,11 @@ class Fault(BaseModel):
         id: its name, that of its file. title: one line. models: what it stands for.
         report: a public report of the kind; for a control, of a false alarm or of such a change.
         kind: what goes wrong: which ``operand`` is read, the ``arithmetic``, an access to ``memory``, the
-            ``launch``; or a ``race``, which a GPU may never show, while host execution always can.
+            ``launch``; a ``race``, which a GPU may never show, while host execution always can; or ``asm``,
+            in code that host execution replaces, so that only a GPU can.
         file: the source file, below the recipe's root.
         rewrites: all are found in the healthy source before any is applied.
-        variants: the host builds it is run under.
+        variants: the host builds it is run under; none if it is in ``asm``.
         effort: how many times the ordinary number of cases it takes, if few of them can show it.
         caught_by: the oracles expected to notice.
         expect: ``killed``, or of a control that every case passes, or is reordered at worst and some are.
@@ -54,10 +55,10 @@ class Fault(BaseModel):
     title: str
     models: str
     report: str
-    kind: Literal["operand", "arithmetic", "memory", "launch", "race"]
+    kind: Literal["operand", "arithmetic", "memory", "launch", "race", "asm"]
     file: str
     rewrites: list[Rewrite] = Field(min_length=1)
-    variants: list[Literal["plain", "hooks", "asan"]] = Field(min_length=1)
+    variants: list[Literal["plain", "hooks", "asan"]]
     effort: int = Field(default=1, ge=1)
     caught_by: list[str] = []
     expect: Literal["killed", "reordered", "pass"] = "killed"
@@ -71,6 +72,12 @@ class Fault(BaseModel):
     def _is_caught_by_somebody(self) -> Fault:
         if self.control == bool(self.caught_by):
             raise ValueError("caught_by names who notices a fault, and nobody for a control")
+        return self
+
+    @model_validator(mode="after")
+    def _runs_somewhere(self) -> Fault:
+        if (self.kind == "asm") == bool(self.variants):
+            raise ValueError("variants names the host builds to run under, and none for kind asm")
         return self
 
     def inject(self, root: Path) -> dict[str, str]:

@@ -50,7 +50,8 @@ class Score:
     Attributes:
         fault: the fault.
         cases: cases run. reordered: those right, in another order than the declared one.
-        noticed: failing cases by oracle. rung: failing cases by the first oracle of the ladder to fail.
+        failing: the failing cases by oracle. noticed: how many they are under each build, in all.
+        rung: failing cases by the first oracle of the ladder to fail.
         first: of each oracle that noticed, the first failure that says what most of its failures say.
         libraries: the faulty builds by variant.
         healthy: whether the kernel without the fault passes the cases in ``first``.
@@ -60,6 +61,7 @@ class Score:
     fault: Fault
     cases: int = 0
     reordered: int = 0
+    failing: dict[str, set[str]] = field(default_factory=dict)
     noticed: Counter[str] = field(default_factory=Counter)
     rung: Counter[str] = field(default_factory=Counter)
     first: dict[str, Failure] = field(default_factory=dict)
@@ -84,14 +86,18 @@ class Score:
         return not self.noticed and bool(self.reordered) == (self.fault.expect == "reordered")
 
     @property
-    def excused(self) -> bool:
-        """A race that nothing noticed on a GPU: its timing need never show it, and the host's does."""
-        return self.on_gpu and self.fault.kind == "race" and not self.noticed
+    def excused(self) -> str | None:
+        """Why nothing had to notice here, if nothing did."""
+        if self.noticed:
+            return None
+        if self.on_gpu:
+            return "a race need not show on a GPU" if self.fault.kind == "race" else None
+        return "only a GPU runs it" if self.fault.kind == "asm" else None
 
     @property
     def good(self) -> bool:
         """A killed or excused fault, or a clean control."""
-        return self.clean if self.fault.control else self.killed or self.excused
+        return self.clean if self.fault.control else self.killed or bool(self.excused)
 
     @property
     def silent(self) -> list[str]:
@@ -114,6 +120,7 @@ class Score:
         said = Counter(map(sentence, seen.failures))
         for failure in sorted(seen.failures, key=lambda failure: -said[sentence(failure)]):
             failing.setdefault(failure.line, set()).add(failure.verdict.oracle)
+            self.failing.setdefault(failure.verdict.oracle, set()).add(failure.line)
             self.first.setdefault(failure.verdict.oracle, failure)
         for noticing in failing.values():
             self.noticed.update(noticing)
@@ -179,14 +186,23 @@ def summary(scores: Sequence[Score]) -> str:
     faults = [score for score in scores if not score.fault.control]
     controls = [score for score in scores if score.fault.control]
     text = f"{sum(score.killed for score in faults)} of {len(faults)} faults caught"
+    for reason, names in _excused(faults).items():
+        text += f" ({reason}: {', '.join(names)})"
     if controls:
         text += f", {sum(score.clean for score in controls)} of {len(controls)} controls clean"
-    if excused := [score.fault.id for score in faults if score.excused]:
-        text += f"; races not shown by this GPU: {', '.join(excused)}"
     for verdict, group in (("survived", faults), ("flagged", controls)):
         if bad := [score.fault.id for score in group if not score.good]:
             text += f"; {verdict}: {', '.join(bad)}"
     return text
+
+
+def _excused(faults: Sequence[Score]) -> dict[str, list[str]]:
+    """The faults that nothing had to notice, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for score in faults:
+        if score.excused:
+            reasons.setdefault(score.excused, []).append(score.fault.id)
+    return reasons
 
 
 def _built(faults: Sequence[Fault], target: Target, build: Build) -> list[Score]:

@@ -21,7 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lanecheck import __version__
 from lanecheck.bench.model import NUMERIC, BenchRecord
 from lanecheck.build import tree
+from lanecheck.compute_sanitizer import Checked
 from lanecheck.errors import BadInput
+from lanecheck.faults.differences import Comparison
 from lanecheck.faults.scoreboard import Score
 from lanecheck.summation.recovery import Summation
 from lanecheck.tensorcore import Evidence as Evidence
@@ -153,12 +155,17 @@ class FaultRecord(_Record):
     """One injected fault: failing cases by oracle, and the first failing line of each.
 
     Attributes:
+        device: ``host`` or ``cuda``. kind: what goes wrong.
+        excused: why nothing had to notice there, if nothing did.
         rung: failing cases by the first oracle of the ladder that fails them.
     """
 
     id: str
     title: str
+    device: str = "host"
+    kind: str = ""
     killed: bool
+    excused: str | None = None
     cases: int
     noticed: dict[str, int]
     rung: dict[str, int] = {}
@@ -170,6 +177,7 @@ class ControlRecord(_Record):
     """One change that must not be flagged.
 
     Attributes:
+        device: ``host`` or ``cuda``.
         expect: ``reordered`` or ``pass``.
         reordered: cases that are right, in another order of additions than the declared one.
         first: the first failing line of each oracle that flags it.
@@ -177,11 +185,49 @@ class ControlRecord(_Record):
 
     id: str
     title: str
+    device: str = "host"
     expect: str
     clean: bool
     cases: int
     reordered: int
     first: list[FailureRecord]
+
+
+class ComparisonRecord(_Record):
+    """One fault under host execution and on a GPU, over the cases that both ran.
+
+    Attributes:
+        alike: pairs of a case and an oracle that fails it on both. only_host, only_gpu: on one, by oracle.
+        why: what explains the differences.
+    """
+
+    id: str
+    kind: str
+    cases: int
+    alike: int
+    only_host: dict[str, int]
+    only_gpu: dict[str, int]
+    why: str | None
+
+    @property
+    def explained(self) -> bool:
+        """Whether there is no difference, or one that the kind of the fault lets be."""
+        return self.why is not None or not (self.only_host or self.only_gpu)
+
+
+class SanitizerRecord(_Record):
+    """What one tool of compute-sanitizer found.
+
+    Attributes:
+        arch: the build it watched. line: the case of its first finding. evidence: that finding.
+    """
+
+    tool: str
+    arch: str
+    cases: int
+    errors: int
+    line: str = ""
+    evidence: str = ""
 
 
 class SummationRecord(_Record):
@@ -258,18 +304,22 @@ class Report(_Record):
     campaigns: list[CampaignRecord] = Field(default_factory=list)
     faults: list[FaultRecord] = Field(default_factory=list)
     controls: list[ControlRecord] = Field(default_factory=list)
+    comparisons: list[ComparisonRecord] = Field(default_factory=list)
+    sanitized: list[SanitizerRecord] = Field(default_factory=list)
     summations: list[SummationRecord] = Field(default_factory=list)
     real: RealRecord | None = None
     bench: BenchRecord | None = None
 
     @property
     def disproven(self) -> bool:
-        """Whether anything was shown wrong: a cell, a real call, or the oracles themselves, by a fault
-        that nothing noticed or a control that something did."""
+        """Whether anything was shown wrong: a cell, a real call, a sanitizer's finding, or the oracles
+        themselves, by a fault that nothing noticed, a control that something did, or a disagreement."""
         return (
             any(cell.status is Status.DISPROVEN for cell in self.cells)
-            or not all(fault.killed for fault in self.faults)
+            or not all(fault.killed or fault.excused for fault in self.faults)
             or not all(control.clean for control in self.controls)
+            or not all(comparison.explained for comparison in self.comparisons)
+            or any(tool.evidence for tool in self.sanitized)
             or bool(self.real and self.real.campaign.failures)
         )
 
@@ -311,7 +361,10 @@ def fault_record(score: Score) -> FaultRecord:
     return FaultRecord(
         id=score.fault.id,
         title=score.fault.title,
+        device="cuda" if score.on_gpu else "host",
+        kind=score.fault.kind,
         killed=score.killed,
+        excused=score.excused,
         cases=score.cases,
         noticed=dict(score.noticed),
         rung=dict(score.rung),
@@ -325,11 +378,37 @@ def control_record(score: Score) -> ControlRecord:
     return ControlRecord(
         id=score.fault.id,
         title=score.fault.title,
+        device="cuda" if score.on_gpu else "host",
         expect=score.fault.expect,
         clean=score.clean,
         cases=score.cases,
         reordered=score.reordered,
         first=[failure_record(failure) for failure in score.first.values()],
+    )
+
+
+def comparison_record(each: Comparison) -> ComparisonRecord:
+    """A fault's comparison as it is stored."""
+    return ComparisonRecord(
+        id=each.fault.id,
+        kind=each.fault.kind,
+        cases=each.cases,
+        alike=each.alike,
+        only_host=dict(each.only_host),
+        only_gpu=dict(each.only_gpu),
+        why=each.why,
+    )
+
+
+def sanitizer_record(checked: Checked, arch: str) -> SanitizerRecord:
+    """One tool's verdict as it is stored."""
+    return SanitizerRecord(
+        tool=checked.tool,
+        arch=arch,
+        cases=checked.cases,
+        errors=checked.errors,
+        line=checked.line,
+        evidence=checked.evidence,
     )
 
 
