@@ -27,14 +27,12 @@ def fuzz(
     executor: Executor,
     progress: Callable[[Result], None] = lambda total: None,
     batch: int = BATCH,
-    stop: Callable[[Result], bool] = lambda total: False,
 ) -> Result:
     """Run cases 0, 1, 2 … of campaign ``seed`` until the budget is spent.
 
     Args:
         progress: called with the running total after every trial.
         batch: cases a trial.
-        stop: whether the total so far is enough; asked before each trial.
 
     Returns:
         The merged result; ``seconds`` is wall time.
@@ -43,7 +41,7 @@ def fuzz(
 
     def work() -> Iterator[Trial]:
         at = 0
-        while not stop(total):
+        while True:
             if budget.seconds is not None:
                 if time.perf_counter() - start >= budget.seconds:
                     return
@@ -58,7 +56,11 @@ def fuzz(
     return collect(executor.run(target, work()), total, progress)
 
 
-def collect(results: Iterable[Result], total: Result, progress: Callable[[Result], None]) -> Result:
+def collect(
+    results: Iterable[Result],
+    total: Result,
+    progress: Callable[[Result], None] = lambda total: None,
+) -> Result:
     """Add results to ``total`` as they come, its notes by line in the end.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +20,7 @@ _MARK = {
 }
 _ENDLESS = 1000  # columns of a file: nothing is folded that a reader may want to search or copy
 _TITLE = 22
+_QUIET = 20.0  # seconds between the signs of life in a log
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -28,7 +30,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class Progressing:
-    """A :class:`~lanecheck.verify.Listener` on a terminal: a line a step, a bar while it runs."""
+    """A :class:`~lanecheck.verify.Listener`: a line a step, and while it runs a bar on a terminal, or in a
+    log now and then a line on standard error."""
 
     def __init__(self, out: Console) -> None:
         self._out = out
@@ -42,7 +45,7 @@ class Progressing:
             transient=True,
             disable=not out.is_terminal,
         )
-        self._title = ""
+        self._title, self._total, self._said = "", "", 0.0
         self._task = self._progress.add_task("", visible=False, note="")
 
     def __enter__(self) -> Progressing:
@@ -53,13 +56,17 @@ class Progressing:
         self._progress.stop()
 
     def stage(self, title: str, total: float | None = None) -> None:
-        self._title = title
+        self._title, self._total, self._said = title, f"{total or 0:,.0f}", time.monotonic()
         self._progress.reset(
             self._task, total=total, description=f"{title:<{_TITLE}}", visible=True, note=""
         )
 
     def advance(self, done: float, note: str = "") -> None:
         self._progress.update(self._task, completed=done, note=escape(note))
+        if self._progress.disable and time.monotonic() - self._said > _QUIET:
+            self._said = time.monotonic()
+            text = f"{self._title}: {done:,.0f} of {self._total} {note}"
+            print(text.rstrip(), file=sys.stderr, flush=True)
 
     def end(self, summary: str, good: bool | None = True) -> None:
         self._progress.update(self._task, visible=False)

@@ -70,15 +70,6 @@ def test_progress_is_told_the_running_total():
     assert seen == [10, 20, 25]
 
 
-def test_a_campaign_stops_early_once_enough_failures_are_known():
-    executor = Inline()
-    result = fuzz(
-        WRONG, Budget(1000), 0, executor, batch=10, stop=lambda total: bool(total.failures)
-    )
-    assert result.failures
-    assert len(executor.trials) < 100
-
-
 def test_failures_do_not_depend_on_the_batch():
     whole, parts = (fuzz(WRONG, Budget(40), 5, Inline(), batch=batch) for batch in (40, 7))
     assert whole.failures == parts.failures

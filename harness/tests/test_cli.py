@@ -213,10 +213,10 @@ def test_faults_says_which_rung_fired_first_and_what_the_probes_say(
         first=said("probes", "x[0] and x[4] exchanged (8 of 160 k probed)"),
     )
     clean = scored("warps-added-backwards", reordered=7)
-    monkeypatch.setattr(scoreboard, "run_catalogue", lambda *_: killed + clean)
+    monkeypatch.setattr(scoreboard, "run_catalogue", lambda *_, **__: killed + clean)
     code, text, _ = lanecheck("faults", "--json", "faults.json")
     assert code == 0
-    assert "ok break on purpose       1 of 1 faults caught, 1 of 1 controls clean" in text
+    assert "ok break on purpose, host 1 of 1 faults caught, 1 of 1 controls clean" in text
     rows = [line.split() for line in text.splitlines()]
     assert [
         "swap-x-halves", "killed", "200", "bits", "(149)", "bits", "(50)",
@@ -241,7 +241,7 @@ def test_faults_fails_for_a_survivor_and_for_a_flagged_control(
     lanecheck, checkout, monkeypatch, name, noticed, verdict
 ):
     scores = scored(name, noticed=Counter(noticed), reordered=1)
-    monkeypatch.setattr(scoreboard, "run_catalogue", lambda *_: scores)
+    monkeypatch.setattr(scoreboard, "run_catalogue", lambda *_, **__: scores)
     code, text, _ = lanecheck("faults")
     assert code == 1
     assert verdict in text

@@ -1,4 +1,4 @@
-"""Host execution against a GPU: agreement is case by case and oracle by oracle, and only some kinds may differ."""
+"""Host execution against a GPU: agreement is by case and oracle, and only some kinds may differ."""
 
 from __future__ import annotations
 

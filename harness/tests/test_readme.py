@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lanecheck.cli import builds, checks, landmarks, order, records
+from lanecheck.cli import breaking, builds, checks, landmarks, order, records
 
 ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
@@ -28,7 +28,9 @@ def test_every_output_block_is_filled() -> None:
 
 def test_every_command_exists() -> None:
     known = {
-        c.__name__ for group in (checks, landmarks, order, builds, records) for c in group.COMMANDS
+        c.__name__
+        for group in (checks, breaking, landmarks, order, builds, records)
+        for c in group.COMMANDS
     }
     named = set(re.findall(r"`lanecheck (\w+)", README.read_text()))
     assert named

@@ -38,6 +38,9 @@ from lanecheck.subject import faults_of, load, recipe_of
 from lanecheck.terminal import Progressing
 from lanecheck.trial import Target
 
+# Seconds: a fault may hang the kernel, and the time to find that out is spent on every such case.
+_TIME_LIMIT, _CASE_LIMIT = 60.0, 15.0
+
 
 def faults(
     only: Annotated[Optional[list[str]], typer.Option(help="Only these; repeatable.")] = None,
@@ -74,7 +77,7 @@ def faults(
         run = partial(
             scoreboard.run_catalogue,
             chosen,
-            executor=LocalExecutor(workers),
+            executor=LocalExecutor(workers, time_limit=_TIME_LIMIT, case_limit=_CASE_LIMIT),
             seed=seed,
             progress=listener.advance,
         )

@@ -23,7 +23,7 @@ from lanecheck.build import (
     build_device,
     build_host,
 )
-from lanecheck.campaign import Budget, fuzz
+from lanecheck.campaign import Budget, collect, fuzz
 from lanecheck.errors import BadInput
 from lanecheck.executor import ORACLE as PROCESS
 from lanecheck.executor import Executor
@@ -39,7 +39,8 @@ CASES: Mapping[str, int] = {"plain": 200, "hooks": 100, "asan": 100}
 Build = Callable[[str, "Fault | None"], Built]
 
 _BATCH = 50
-_ENDED = 4
+_FEW = 12
+_ENDING = ("memory", "launch", "race")
 _RUNGS = (PROCESS, *oracles.NAMES)
 
 
@@ -159,8 +160,7 @@ def run_catalogue(
         progress(done, score.fault.id)
         for variant, library in score.libraries.items():
             faulty = _on(target, variant, library)
-            count = CASES.get(variant, CASES["plain"]) * score.fault.effort
-            score.add(_fuzzed(faulty, count, seed, executor))
+            score.add(_fuzzed(faulty, score.fault, seed, executor))
     _recheck(scores, target, build, executor)
     return scores
 
@@ -222,17 +222,21 @@ def _built(faults: Sequence[Fault], target: Target, build: Build) -> list[Score]
     return list(scores.values())
 
 
-def _fuzzed(target: Target, count: int, seed: int, executor: Executor) -> Result:
-    """The first cases of a campaign; on a GPU no more than it takes to end a few workers, which costs
-    seconds each."""
+def _fuzzed(target: Target, fault: Fault, seed: int, executor: Executor) -> Result:
+    """The first cases of a campaign.
+
+    On a GPU a case that ends its process costs a worker, seconds each: a fault that may do so runs a few
+    cases first, and no others if they do; and a worker that meets such a case has few others with it.
+    """
+    count = CASES.get(target.variant, CASES["plain"]) * fault.effort
     if target.device == "host":
         return fuzz(target, Budget(count), seed, executor, batch=_BATCH)
-
-    def enough(total: Result) -> bool:
-        ended = sum(failure.verdict.oracle == PROCESS for failure in total.failures)
-        return ended >= _ENDED
-
-    return fuzz(target, Budget(count), seed, executor, batch=_BATCH // 10, stop=enough)
+    if fault.kind in _ENDING:
+        singles = Trial(target, seed=seed, indices=range(_FEW)).singly()
+        few = collect(executor.run(target, singles), Result())
+        if any(failure.verdict.oracle == PROCESS for failure in few.failures):
+            return few
+    return fuzz(target, Budget(count), seed, executor, batch=_BATCH // 10)
 
 
 def _recheck(scores: Sequence[Score], target: Target, build: Build, executor: Executor) -> None:
