@@ -10,13 +10,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing import resource_tracker
-from typing import Protocol
+from typing import Any, Protocol
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
@@ -37,8 +39,21 @@ class Executor(Protocol):
         """Run trials, all of ``target``; ``work`` is drawn on only as workers become free."""
 
 
+@dataclass(frozen=True)
+class _Crew:
+    """Workers of one kind, a pool a GPU, and what keeps them."""
+
+    kind: tuple[object, ...]
+    environment: Mapping[str, str]
+    pools: list[ProcessPool]
+    stack: ExitStack
+
+
 class LocalExecutor:
     """One worker a core of this machine, or one for each of the target's GPUs.
+
+    As a context manager it keeps its workers from one run to the next of the same kind, since it takes a
+    second or two to start them.
 
     Args:
         workers: processes; for GPUs, that many for each.
@@ -52,31 +67,68 @@ class LocalExecutor:
         self.workers = workers
         self.time_limit = time_limit
         self.case_limit = case_limit
+        self._keeps = False
+        self._kept: _Crew | None = None
+
+    def __enter__(self) -> LocalExecutor:
+        self._keeps = True
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._keeps = False
+        self._dismiss(*error)
 
     def run(self, target: Target, work: Iterable[Trial]) -> Iterator[Result]:
         workers = self.workers or (1 if target.device == "cuda" else os.cpu_count() or 1)
-        with ExitStack() as stack:
-            needs = _needs(target)
-            quiet = target.device == "cuda" or "ASAN_OPTIONS" in needs
-            environment = stack.enter_context(sanitizer.to_files(needs, quiet))
-            stack.enter_context(_environment(environment))
-            queue = iter(work)
+        queue = iter(work)
+        if not self._keeps:
             first = list(islice(queue, workers * max(1, len(target.gpus))))
             queue, workers = chain(first, queue), min(workers, max(1, len(first)))
-            pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
-            running: dict[ProcessFuture, tuple[ProcessPool, Trial]] = {}
-            while True:
-                held = Counter(pool for pool, _ in running.values())
-                for pool in pools:
-                    while held[pool] < 2 * workers and (trial := next(queue, None)) is not None:
-                        running[self._schedule(pool, trial)] = pool, trial
-                        held[pool] += 1
-                if not running:
-                    return
-                ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    pool, trial = running.pop(future)
-                    yield from self._outcome(pool, future, trial)
+        crew = self._hired(target, workers)
+        try:
+            with _environment(crew.environment):
+                yield from self._results(crew.pools, workers, queue)
+        except BaseException:
+            self._dismiss(*sys.exc_info())
+            raise
+        if not self._keeps:
+            self._dismiss()
+
+    def _hired(self, target: Target, workers: int) -> _Crew:
+        """The workers of a run: those that are kept if they are of the kind it needs, or new ones."""
+        needs = _needs(target)
+        quiet = target.device == "cuda" or "ASAN_OPTIONS" in needs
+        kind = workers, target.gpus, tuple(sorted(needs.items())), quiet
+        if self._kept is None or self._kept.kind != kind:
+            self._dismiss()
+            with ExitStack() as stack:
+                environment = stack.enter_context(sanitizer.to_files(needs, quiet))
+                pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
+                self._kept = _Crew(kind, environment, pools, stack.pop_all())
+        return self._kept
+
+    def _dismiss(self, *error: Any) -> None:
+        """End the workers that are kept; stop them at once in case of an error."""
+        crew, self._kept = self._kept, None
+        if crew:
+            crew.stack.__exit__(*(error or (None, None, None)))
+
+    def _results(
+        self, pools: list[ProcessPool], workers: int, queue: Iterator[Trial]
+    ) -> Iterator[Result]:
+        running: dict[ProcessFuture, tuple[ProcessPool, Trial]] = {}
+        while True:
+            held = Counter(pool for pool, _ in running.values())
+            for pool in pools:
+                while held[pool] < 2 * workers and (trial := next(queue, None)) is not None:
+                    running[self._schedule(pool, trial)] = pool, trial
+                    held[pool] += 1
+            if not running:
+                return
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                pool, trial = running.pop(future)
+                yield from self._outcome(pool, future, trial)
 
     def _schedule(self, pool: ProcessPool, trial: Trial) -> ProcessFuture:
         alone = len(trial.lines) == 1

@@ -124,3 +124,38 @@ class NamesItsGpu(ByNumpy):
 
 
 NAMES_ITS_GPU = NamesItsGpu()
+
+
+def test_workers_are_kept_between_runs_of_one_kind_and_only_as_a_context():
+    """A process dies at its fifth case: the second run of three cases is its end only if it is the same."""
+    target = Target("second_subject:DIES_IN_COMPANY")
+    trial = Trial(target, tuple(INNOCENT))
+
+    def deaths(executor: LocalExecutor) -> list[bool]:
+        return [any(r.failures for r in executor.run(target, [trial])) for _ in range(2)]
+
+    with LocalExecutor(1) as executor:
+        assert deaths(executor) == [False, True]
+    assert executor._kept is None
+    assert deaths(LocalExecutor(1)) == [False, False]
+
+
+def test_a_crash_costs_no_later_run_of_kept_workers():
+    fatal = Target("second_subject:SEGFAULTS")
+    with LocalExecutor(1) as executor:
+        for _ in range(2):
+            (result,) = executor.run(fatal, [Trial(fatal, (GUILTY,))])
+            assert [failure.line for failure in result.failures] == [GUILTY]
+        (result,) = executor.run(fatal, [Trial(fatal, (INNOCENT[0],))])
+        assert result.cases == 1 and not result.failures
+
+
+def test_kept_workers_whose_run_is_given_up_are_stopped():
+    target = Target("second_subject:HANGS")
+    with LocalExecutor(1) as executor:
+        run = executor.run(target, [Trial(target, (line,)) for line in (INNOCENT[0], GUILTY)])
+        next(run)
+        run.close()
+        assert executor._kept is None
+        (result,) = executor.run(target, [Trial(target, (INNOCENT[1],))])
+        assert result.cases == 1

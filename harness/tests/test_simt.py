@@ -16,6 +16,7 @@ import pytest
 import simt_build
 from simt_build import FAULTS, ORDERS, TWINS, SplitK
 
+from lanecheck import memory
 from lanecheck.simt import VARIANTS, HostLibrary, SimtReport
 
 SPLIT_K = ("split_k-plain", "split_k-hooks", "split_k-ucontext")
@@ -245,6 +246,17 @@ def test_canaries(libraries: Mapping[str, HostLibrary]) -> None:
     assert SplitK(library).run("write_beyond_output"), "nothing but a canary can tell"
     assert library.report() is None
     assert library.check() == ["written outside of its buffer: y-4 (size 1024)"]
+
+
+def test_what_lies_behind_a_buffer_is_no_number(libraries: Mapping[str, HostLibrary]) -> None:
+    """Else zero weights would hide that the kernel read it; a GPU's canaries are the same."""
+    library = libraries["split_k-plain"]
+    buffer = library.alloc("x", 100, side="lower")
+    behind = ctypes.string_at(buffer.address + 100, 64)
+    assert np.isnan(np.frombuffer(behind, ml_dtypes.bfloat16)).all()
+    assert np.isnan(np.frombuffer(behind, np.float32)).all()
+    assert behind == memory.canaries(64).tobytes()
+    library.free_all()
 
 
 def test_divide_by_zero(libraries: Mapping[str, HostLibrary]) -> None:

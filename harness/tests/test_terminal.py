@@ -33,11 +33,11 @@ def test_a_file_gets_one_line_a_step_and_no_progress():
 
 
 def test_a_log_gets_a_sign_of_life_now_and_then_on_standard_error(monkeypatch, capsys):
-    clock = 0.0
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock)
+    clock = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: clock[0])
     with Progressing(Console(file=io.StringIO())) as listener:
         listener.stage("break", 33)
-        for done, clock in enumerate((1.0, 30.0, 31.0, 60.0), 1):
+        for done, clock[0] in enumerate((1.0, 30.0, 31.0, 60.0), 1):
             listener.advance(done, f"fault {done}")
     assert capsys.readouterr().err == "break: 2 of 33 fault 2\nbreak: 4 of 33 fault 4\n"
 

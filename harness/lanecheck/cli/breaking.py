@@ -73,11 +73,12 @@ def faults(
     folder, recipe, tools = faults_of(kernel), recipe_of(kernel), toolchain()
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
     sides: dict[str, list[Score]] = {}
-    with Progressing(out) as listener:
+    executor = LocalExecutor(workers, time_limit=_TIME_LIMIT, case_limit=_CASE_LIMIT)
+    with executor, Progressing(out) as listener:
         run = partial(
             scoreboard.run_catalogue,
             chosen,
-            executor=LocalExecutor(workers, time_limit=_TIME_LIMIT, case_limit=_CASE_LIMIT),
+            executor=executor,
             seed=seed,
             progress=listener.advance,
         )

@@ -99,8 +99,8 @@ def verify(
     devices = frozenset({device} if device else {"host", "cuda"})
     limit = read_budget(cases, budget)
     plan = Plan(loaded, subject or loaded.subject, root, seed, limit, devices)
-    with Progressing(out) as listener:
-        report = run_plan(plan, toolchain(), LocalExecutor(workers), listener)
+    with LocalExecutor(workers) as executor, Progressing(out) as listener:
+        report = run_plan(plan, toolchain(), executor, listener)
 
     out.print(f"\n[bold]{report.subject}: what this run shows[/]")
     out.print(verdict_table(report, loaded))

@@ -180,7 +180,8 @@ class Arena {
     free_[r->bytes()].push_back(r);
   }
 
-  static constexpr uint64_t kCanary = 0xC39A5DE2B147F86C;
+  // NaNs as BF16 and as FP32, so that a read of them shows in what follows.
+  static constexpr uint64_t kCanary = 0xFFC7FFC7FFC7FFC7;
 
   static char canary_byte(const void* p) {
     return static_cast<char>(kCanary >> 8 * (reinterpret_cast<uintptr_t>(p) & 7));
