@@ -76,6 +76,8 @@ def outcome(score: scoreboard.Score) -> str:
             f"a control, {verdict}: {score.reordered} of {cases} reordered, {score.rung.total()} failing; "
             f"expected: {score.fault.expect}"
         )
+    if score.excused:
+        return f"[yellow]not shown: {score.excused}[/]"
     if not score.noticed:
         text = f"nothing noticed in {cases}"
     elif not score.healthy:

@@ -39,21 +39,25 @@ class Executor(Protocol):
         """Run trials, all of ``target``; ``work`` is drawn on only as workers become free."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Crew:
-    """Workers of one kind, a pool a GPU, and what keeps them."""
+    """Workers of one kind, a pool a GPU, and what keeps them.
+
+    Attributes:
+        sound: whether all of them live, and none ever died: what ended one may yet end another.
+    """
 
     kind: tuple[object, ...]
-    environment: Mapping[str, str]
     pools: list[ProcessPool]
     stack: ExitStack
+    sound: bool = True
 
 
 class LocalExecutor:
     """One worker a core of this machine, or one for each of the target's GPUs.
 
     As a context manager it keeps its workers from one run to the next of the same kind, since it takes a
-    second or two to start them.
+    second or two to start them; not where one of them died, nor under a sanitizer.
 
     Args:
         workers: processes; for GPUs, that many for each.
@@ -68,7 +72,7 @@ class LocalExecutor:
         self.time_limit = time_limit
         self.case_limit = case_limit
         self._keeps = False
-        self._kept: _Crew | None = None
+        self._crew: _Crew | None = None
 
     def __enter__(self) -> LocalExecutor:
         self._keeps = True
@@ -84,32 +88,36 @@ class LocalExecutor:
         if not self._keeps:
             first = list(islice(queue, workers * max(1, len(target.gpus))))
             queue, workers = chain(first, queue), min(workers, max(1, len(first)))
-        crew = self._hired(target, workers)
+        needs = _needs(target)
+        crew = self._hired(target, workers, needs)
         try:
-            with _environment(crew.environment):
-                yield from self._results(crew.pools, workers, queue)
+            yield from self._results(crew.pools, workers, queue)
         except BaseException:
             self._dismiss(*sys.exc_info())
             raise
-        if not self._keeps:
+        if needs or not self._keeps or not crew.sound:
             self._dismiss()
 
-    def _hired(self, target: Target, workers: int) -> _Crew:
+    def _hired(self, target: Target, workers: int, needs: Mapping[str, str]) -> _Crew:
         """The workers of a run: those that are kept if they are of the kind it needs, or new ones."""
-        needs = _needs(target)
         quiet = target.device == "cuda" or "ASAN_OPTIONS" in needs
         kind = workers, target.gpus, tuple(sorted(needs.items())), quiet
-        if self._kept is None or self._kept.kind != kind:
-            self._dismiss()
-            with ExitStack() as stack:
-                environment = stack.enter_context(sanitizer.to_files(needs, quiet))
-                pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
-                self._kept = _Crew(kind, environment, pools, stack.pop_all())
-        return self._kept
+        kept = self._crew
+        if kept and kept.kind == kind and all(pool.active for pool in kept.pools):
+            return kept
+        self._dismiss()
+        with ExitStack() as stack:
+            environment = stack.enter_context(sanitizer.to_files(needs, quiet))
+            stack.enter_context(
+                _environment(environment)
+            )  # of whoever takes a dead one's place, too
+            pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
+            self._crew = _Crew(kind, pools, stack.pop_all())
+        return self._crew
 
     def _dismiss(self, *error: Any) -> None:
         """End the workers that are kept; stop them at once in case of an error."""
-        crew, self._kept = self._kept, None
+        crew, self._crew = self._crew, None
         if crew:
             crew.stack.__exit__(*(error or (None, None, None)))
 
@@ -140,6 +148,8 @@ class LocalExecutor:
         try:
             yield future.result()
         except (TimeoutError, ProcessExpired) as death:
+            if self._crew:
+                self._crew.sound = False
             if len(trial.lines) == 1:
                 yield from self._alone(trial, death)
                 return

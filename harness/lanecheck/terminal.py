@@ -56,7 +56,8 @@ class Progressing:
         self._progress.stop()
 
     def stage(self, title: str, total: float | None = None) -> None:
-        self._title, self._total, self._said = title, f"{total or 0:,.0f}", time.monotonic()
+        of = f" of {total:,.0f}" if total else ""
+        self._title, self._total, self._said = title, of, time.monotonic()
         self._progress.reset(
             self._task, total=total, description=f"{title:<{_TITLE}}", visible=True, note=""
         )
@@ -65,7 +66,7 @@ class Progressing:
         self._progress.update(self._task, completed=done, note=escape(note))
         if self._progress.disable and time.monotonic() - self._said > _QUIET:
             self._said = time.monotonic()
-            text = f"{self._title}: {done:,.0f} of {self._total} {note}"
+            text = f"{self._title}: {done:,.0f}{self._total} {note}"
             print(text.rstrip(), file=sys.stderr, flush=True)
 
     def end(self, summary: str, good: bool | None = True) -> None:

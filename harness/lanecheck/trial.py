@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -356,4 +356,10 @@ def _open(target: Target) -> tuple[simt.HostLibrary | ctypes.CDLL | None, Memory
     if target.device == "host":
         library = simt.HostLibrary(target.library, recipe_of(load(target.subject)).twins)
         return library, SimtMemory(library)
-    return ctypes.CDLL(str(target.library)), CudaMemory()
+    return ctypes.CDLL(str(target.library)), _device_memory()
+
+
+@cache
+def _device_memory() -> CudaMemory:
+    """Of this process's one GPU, whichever library runs there: it keeps what it has mapped."""
+    return CudaMemory()

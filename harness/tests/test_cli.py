@@ -19,12 +19,13 @@ from rich.text import Text
 from test_bench import passed, record, timed
 from test_reports import cell, report
 
-from lanecheck import cli, demo
+from lanecheck import cases, cli, demo
+from lanecheck.cli import breaking
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.faults.scoreboard import Score
 from lanecheck.reports import model, store
-from lanecheck.trial import Failure
+from lanecheck.trial import Failure, Result, Target
 from lanecheck.verdict import Outcome, Verdict
 
 REPOSITORY = Path(__file__).parents[2]
@@ -227,6 +228,62 @@ def test_faults_says_which_rung_fired_first_and_what_the_probes_say(
     stored = json.loads((checkout / "faults.json").read_text())
     assert stored["faults"][0]["rung"] == {"integers": 50, "bits": 149}
     assert stored["controls"][0]["clean"]
+
+
+@KERNEL
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--device", "gpu"), "--device is host, cuda or both, not 'gpu'"),
+        (("--record", "--only", "swap-x-halves"), "--record is for the whole catalogue"),
+        (("--only", "no-such"), "no fault 'no-such'"),
+    ],
+)
+def test_faults_refuses_what_it_cannot_do_before_it_runs_anything(
+    lanecheck, checkout, monkeypatch, words, said
+):
+    monkeypatch.setattr(scoreboard, "run_catalogue", None)
+    code, _, err = lanecheck("faults", *words)
+    assert code == 2
+    assert said in err
+
+
+@KERNEL
+def test_faults_on_both_sides_needs_the_gpu_before_the_host_runs(lanecheck, checkout, monkeypatch):
+    monkeypatch.setattr(scoreboard, "run_catalogue", None)
+    monkeypatch.setattr("lanecheck.gpu.detect", list)
+    code, _, err = lanecheck("faults", "--device", "both")
+    assert code == 3
+    assert "no GPU on this machine loads sm_90a" in err
+
+
+@KERNEL
+@pytest.mark.parametrize("agree", [True, False])
+def test_faults_on_both_sides_says_whether_they_agree(lanecheck, checkout, monkeypatch, agree):
+    from packed_gemv.subject import SUBJECT
+
+    line = cases.case(SUBJECT, 0, 0).line
+    noticed = ("integers", "bits", "probes")
+
+    def run_catalogue(faults, target, **_):
+        score = Score(faults[0], on_gpu=target.device == "cuda")
+        names = noticed if agree or not score.on_gpu else noticed[:2]
+        notes = [Failure(line, "9.0", Verdict(name, Outcome.FAIL, "y")) for name in names]
+        score.add(Result(cases=200, failures=notes))
+        return [score]
+
+    target = Target("packed_gemv.subject:SUBJECT", "cuda", ("9.0",), None, "sm_90a")
+    monkeypatch.setattr(scoreboard, "run_catalogue", run_catalogue)
+    monkeypatch.setattr(breaking, "read_target", lambda *_: target)
+    words = ("faults", "--device", "both", "--only", "swap-x-halves", "--json", "f.json")
+    code, text, _ = lanecheck(*words)
+    assert code == (0 if agree else 1)
+    assert ("UNEXPLAINED" in text) != agree
+    stored = model.read(checkout / "f.json")
+    assert [fault.device for fault in stored.faults] == ["host", "cuda"]
+    (compared,) = stored.comparisons
+    assert (compared.explained, compared.alike) == (agree, 3 if agree else 2)
+    assert stored.disproven != agree
 
 
 @KERNEL

@@ -75,11 +75,23 @@ def test_races_and_launches_may_differ_either_way(kind):
         assert each.explained and each.why
 
 
-def test_of_ptx_only_the_gpu_can_know_and_it_is_compared_over_the_gpus_cases():
+def test_what_only_a_gpu_runs_is_not_compared():
     host, gpu = score("asm", cases=0), score("asm", (2, "bits"), gpu=True)
+    assert compare([host], [gpu], SUBJECT, SEED) == []
+
+
+def test_of_the_host_the_first_build_is_compared():
+    host = score("operand", (0, "bits"), cases=4)
+    seen = Result(cases=8, failures=[Failure(LINES[5], "9.0", Verdict("bits", Outcome.FAIL))])
+    host.add(seen)  # under another build, which begins at the first case again
+    gpu = score("operand", (0, "bits"), (5, "bits"), gpu=True)
     (each,) = compare([host], [gpu], SUBJECT, SEED)
-    assert each.cases == 8 and each.only_gpu == Counter(bits=1) and each.explained
-    assert not compared("asm", [(2, "bits")], []).explained
+    assert (each.cases, each.alike, each.explained) == (4, 1, True)
+
+
+def test_a_second_launch_that_the_host_saw_fail_may_end_the_process_on_the_gpu():
+    each = compared("memory", [(0, "relations")], [(0, "process")])
+    assert (each.alike, each.explained) == (1, True)
 
 
 def test_an_access_that_only_the_host_sees_is_explained_and_one_that_only_the_gpu_sees_is_not():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections import Counter
 from typing import Any
 
@@ -136,7 +138,6 @@ def test_workers_are_kept_between_runs_of_one_kind_and_only_as_a_context():
 
     with LocalExecutor(1) as executor:
         assert deaths(executor) == [False, True]
-    assert executor._kept is None
     assert deaths(LocalExecutor(1)) == [False, False]
 
 
@@ -156,6 +157,30 @@ def test_kept_workers_whose_run_is_given_up_are_stopped():
         run = executor.run(target, [Trial(target, (line,)) for line in (INNOCENT[0], GUILTY)])
         next(run)
         run.close()
-        assert executor._kept is None
         (result,) = executor.run(target, [Trial(target, (INNOCENT[1],))])
         assert result.cases == 1
+
+
+def test_a_kept_worker_that_dies_idle_is_replaced():
+    target = Target("second_subject:EXITS_AT_ONCE")
+    work = [Trial(target, (INNOCENT[0],))]
+    with LocalExecutor(1) as executor:
+        list(executor.run(target, work))
+        (pool,) = executor._crew.pools
+        (worker,) = pool._pool_manager.worker_manager.workers.values()
+        os.kill(worker.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while pool.active and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (result,) = executor.run(target, work)
+    assert result.cases == 1 and not result.failures
+
+
+def test_workers_that_saw_a_death_are_not_kept():
+    """What ended one may have damaged another, and no later run should be blamed for it."""
+    fatal = Target("second_subject:SEGFAULTS")
+    with LocalExecutor(1) as executor:
+        list(executor.run(fatal, [Trial(fatal, (INNOCENT[0],))]))
+        assert executor._crew
+        list(executor.run(fatal, [Trial(fatal, (GUILTY,))]))
+        assert executor._crew is None

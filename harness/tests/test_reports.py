@@ -18,10 +18,12 @@ from lanecheck.reports import model, store
 from lanecheck.reports.model import (
     CampaignRecord,
     CellRecord,
+    ComparisonRecord,
     FailureRecord,
     FaultRecord,
     RealRecord,
     Report,
+    SanitizerRecord,
     SourceRecord,
     Status,
 )
@@ -89,6 +91,16 @@ def fault(killed: bool) -> FaultRecord:
     return FaultRecord(
         id="swap", title="swapped", killed=killed, cases=10, noticed=noticed, silent=[], first=[]
     )
+
+
+def compared(why: str | None) -> ComparisonRecord:
+    return ComparisonRecord(
+        id="swap", kind="race", cases=10, alike=4, only_host={"bits": 1}, only_gpu={}, why=why
+    )
+
+
+def sanitized(evidence: str) -> SanitizerRecord:
+    return SanitizerRecord(tool="memcheck", arch="sm_90a", cases=8, errors=0, evidence=evidence)
 
 
 # The schema -----------------------------------------------------------------------------------
@@ -159,12 +171,22 @@ def test_a_broken_file_is_refused(tmp_path, text):
         (report(cell("sm_80", "host", "build", "disproven")), True),
         (report(faults=[fault(True)]), False),
         (report(faults=[fault(True), fault(False)]), True),
+        (report(faults=[fault(False).model_copy(update={"excused": "PTX"})]), False),
+        (report(comparisons=[compared(why=None)]), True),
+        (report(comparisons=[compared(why="a race")]), False),
+        (report(sanitized=[sanitized("")]), False),
+        (report(sanitized=[sanitized("read beyond x")]), True),
         (report(real=RealRecord(model="m", layers=1, cosines=[1], campaign=campaign())), False),
         (report(real=RealRecord(model="m", layers=1, cosines=[1], campaign=campaign("a"))), True),
     ],
-    ids=["verified", "unverified", "cell", "killed", "survived", "real", "real call"],
+    ids=[
+        *("verified", "unverified", "cell", "killed", "survived", "excused"),
+        *("unexplained", "explained", "clean", "finding", "real", "real call"),
+    ],
 )
-def test_disproven_is_a_cell_a_surviving_fault_or_a_real_call(shown, disproven):
+def test_disproven_is_a_cell_a_surviving_fault_a_disagreement_a_finding_or_a_real_call(
+    shown, disproven
+):
     assert shown.disproven is disproven
 
 

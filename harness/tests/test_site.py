@@ -12,7 +12,14 @@ from test_reports import MATRIX, campaign, cell, fault, report
 
 from lanecheck import oracles
 from lanecheck.errors import BadInput
-from lanecheck.reports.model import ControlRecord, FailureRecord, RealRecord, Report
+from lanecheck.reports.model import (
+    ComparisonRecord,
+    ControlRecord,
+    FailureRecord,
+    RealRecord,
+    Report,
+    SanitizerRecord,
+)
 from lanecheck.site import pages
 from lanecheck.site.ladder import rungs
 
@@ -108,7 +115,7 @@ def test_faults_real_weights_and_bandwidth(tmp_path):
         tmp_path,
         report(
             cell("sm_80", "host", "build"),
-            faults=[fault(True), fault(False)],
+            faults=[fault(True), fault(False).model_copy(update={"id": "drop"})],
             real=real,
             bench=record(timed([passed()])),
             gpus=["GPU"],
@@ -116,11 +123,63 @@ def test_faults_real_weights_and_bandwidth(tmp_path):
     )
     assert "1 of 2 were noticed" in text
     assert "swap swapped caught bits 3 of 10 cases" in text
-    assert "swap swapped survived nothing of 10 cases" in text
+    assert "drop swapped survived nothing of 10 cases" in text
     assert "MiniLM, 37 linear layers" in text
     assert "at least 0.98000" in text
     assert re.search(r"GPU 2026-11-01, .* 3 rounds", text)
     assert "M=1 11.00" in text
+
+
+def test_silicon_is_shown_beside_the_host_with_what_differs(tmp_path):
+    host = [fault(True), fault(True).model_copy(update={"id": "ptx", "kind": "asm"})]
+    excused = {"killed": False, "excused": "a race need not show on a GPU", "device": "cuda"}
+    gpu = [host[0].model_copy(update=excused), host[1].model_copy(update={"device": "cuda"})]
+    agree, differ, odd = (
+        ComparisonRecord(
+            id=name, kind="asm", cases=10, alike=4, only_host={}, only_gpu=only_gpu, why=why
+        )
+        for name, only_gpu, why in (
+            ("agrees", {}, None),
+            ("ptx", {"bits": 3}, "PTX: host execution replaces it"),
+            ("odd", {"bits": 1}, None),
+        )
+    )
+    text = page(
+        tmp_path,
+        report(
+            faults=[*host, *gpu],
+            comparisons=[agree, differ, odd],
+            sanitized=[SanitizerRecord(tool="memcheck", arch="sm_90a", cases=8, errors=0)],
+            gpus=["H200"],
+        ),
+    )
+    assert "2 of 2 were noticed on the host (2026-11-01) and 1 of 2 on H200" in text
+    assert "not shown a race need not show on a GPU" in text
+    assert "12 times the same oracle failed the same case on both" in text
+    assert "ptx 10 cases on both, 4 verdicts alike nothing bits 3 PTX: host execution" in text
+    assert "odd 10 cases on both, 4 verdicts alike nothing bits 1 unexplained" in text
+    assert "agrees" not in text
+    assert "memcheck 0 errors in 8 cases." in text
+
+
+def test_outputs_compared_on_a_gpu_are_summed_by_build_and_runs_of_the_same_cases_count_once(
+    tmp_path,
+):
+    run = campaign().model_copy(
+        update={"device": "cuda", "variant": "sm_90a", "cases": 600, "compared": {"bits": 5000}}
+    )
+    other = run.model_copy(update={"landmarks": "sizes"})
+    text = page(tmp_path, report(campaigns=[run]), report(campaigns=[run, other, campaign()]))
+    assert "sm_90a 1,200 10,000 0" in text
+
+
+def test_faults_that_only_ran_on_a_gpu_are_shown(tmp_path):
+    text = page(
+        tmp_path,
+        report(faults=[fault(True).model_copy(update={"device": "cuda"})], gpus=["H200"]),
+    )
+    assert "1 of 1 on H200" in text
+    assert "swap swapped caught bits 3 of 10 cases" in text
 
 
 # The page of the oracles

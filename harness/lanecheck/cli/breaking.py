@@ -67,11 +67,20 @@ def faults(
         raise BadInput(f"--device is host, cuda or both, not '{device}'")
     if record:
         refuse_to_record(None, subject)
+        if only:
+            raise BadInput("--record is for the whole catalogue, without --only")
     loaded = read_matrix(path)
     reference = subject or loaded.subject
     kernel = load(reference)
     folder, recipe, tools = faults_of(kernel), recipe_of(kernel), toolchain()
     chosen = [catalogue.find(folder, name) for name in only] if only else catalogue.load(folder)
+    targets: dict[str, tuple[Target, scoreboard.Build]] = {}
+    if device != "cuda":
+        host = Target(reference, "host", loaded.devices["host"].mma)
+        targets["host"] = host, scoreboard.host_builds(recipe, tools)
+    if device != "host":
+        gpu = read_target(loaded, reference, "plain", "cuda", arch)
+        targets["cuda"] = gpu, scoreboard.gpu_builds(recipe, loaded.archs[arch], tools)
     sides: dict[str, list[Score]] = {}
     executor = LocalExecutor(workers, time_limit=_TIME_LIMIT, case_limit=_CASE_LIMIT)
     with executor, Progressing(out) as listener:
@@ -82,14 +91,8 @@ def faults(
             seed=seed,
             progress=listener.advance,
         )
-        for side in ("host", "cuda") if device == "both" else (device,):
+        for side, (target, build) in targets.items():
             listener.stage(f"break on purpose, {side}", len(chosen))
-            if side == "host":
-                target = Target(reference, "host", loaded.devices["host"].mma)
-                build = scoreboard.host_builds(recipe, tools)
-            else:
-                target = read_target(loaded, reference, "plain", side, arch)
-                build = scoreboard.gpu_builds(recipe, loaded.archs[arch], tools)
             sides[side] = run(target=target, build=build)
             good = all(score.good for score in sides[side])
             listener.end(scoreboard.summary(sides[side]), good)
@@ -106,7 +109,7 @@ def faults(
     scores = [score for each in sides.values() for score in each]
     if record or json_file:
         recording.save(
-            loaded,
+            reference,
             path,
             record,
             json_file,

@@ -16,7 +16,7 @@ from lanecheck.verify import campaign_cells
 
 
 def save(
-    loaded: Matrix,
+    reference: str,
     path: Path | None,
     record: bool,
     copy: Path | None,
@@ -24,14 +24,15 @@ def save(
     cells: Iterable[CellRecord] = (),
     **parts: Any,
 ) -> None:
-    """Put these parts into a report of the matrix's subject, store it and say where.
+    """Put these parts into a report of a subject, store it and say where.
 
     Args:
+        reference: the subject, ``module:ATTRIBUTE``.
         path: of the matrix, as given. record: under ``reports/``. copy: where else, if anywhere.
         parts: fields of :class:`Report`.
     """
     root = matrix_path(path).parent
-    subject, gpus, tools = load(loaded.subject), gpu.detect(), toolchain()
+    subject, gpus, tools = load(reference), gpu.detect(), toolchain()
     report = Report(
         created=model.now(),
         subject=subject.name,
@@ -52,4 +53,4 @@ def save_campaigns(
     """Record campaigns of one target, with the cells that they show by themselves."""
     device = next(iter(gpu.matched(gpu.detect(), loaded)), "host")
     cells = campaign_cells(campaigns, loaded, device)
-    save(loaded, path, True, copy, cells=cells, campaigns=campaigns)
+    save(loaded.subject, path, True, copy, cells=cells, campaigns=campaigns)

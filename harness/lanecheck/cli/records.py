@@ -117,14 +117,13 @@ def history(path: MatrixOption = None) -> None:
 
     Example: lanecheck verify --record && lanecheck history
     """
-    table = Table("created", "device", "commit", "verified", "of ceiling")
+    table = Table("created", "device", "commit", "shown", "of ceiling")
     for report in _recorded(matrix_path(path).parent):
-        verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
         table.add_row(
             report.created.strftime("%Y-%m-%d %H:%M"),
-            ", ".join(report.environment.gpus) or "host",
+            ", ".join(dict.fromkeys(report.environment.gpus)) or "host",
             report.source.commit,
-            "[bold red]DISPROVEN[/]" if report.disproven else f"{verified} of {len(report.cells)}",
+            "[bold red]DISPROVEN[/]" if report.disproven else _shown(report),
             comparison.span(report.bench) if report.bench else "",
         )
     out.print(table)
@@ -157,6 +156,21 @@ def init(
 
 
 COMMANDS = (bench, compare, history, site, init)
+
+
+def _shown(report: Report) -> str:
+    """What a report that disproves nothing holds."""
+    verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
+    parts = {
+        f"{verified} of {len(report.cells)} cells": report.cells,
+        f"{sum(each.cases for each in report.campaigns):,} cases": report.campaigns,
+        f"{len(report.sanitized)} sanitizers clean": report.sanitized,
+    }
+    for device in ("host", "cuda"):
+        faults = [fault for fault in report.faults if fault.device == device]
+        killed = sum(fault.killed for fault in faults)
+        parts[f"{killed} of {len(faults)} faults on {device}"] = faults
+    return ", ".join(text for text, there in parts.items() if there)
 
 
 def _recorded(root: Path) -> list[Report]:

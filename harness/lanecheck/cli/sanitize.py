@@ -15,7 +15,6 @@ from lanecheck.campaign import Budget
 from lanecheck.cli import recording
 from lanecheck.cli.checks import FaultOption
 from lanecheck.cli.options import (
-    JsonOption,
     MatrixOption,
     RecordOption,
     SeedOption,
@@ -62,7 +61,6 @@ def sanitize(
     ] = None,
     fault: FaultOption = None,
     record: RecordOption = False,
-    json_file: JsonOption = None,
     workers: WorkersOption = None,
     path: MatrixOption = None,
 ) -> None:
@@ -81,6 +79,8 @@ def sanitize(
         raise BadInput(f"--tool '{unknown[0]}' is unknown; known: {known}")
     if record:
         refuse_to_record(fault, subject)
+        if tool or line:
+            raise BadInput("--record is for all tools and cases, without --tool and --line")
     loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
     kernel = load(reference)
@@ -117,8 +117,8 @@ def sanitize(
                     _report(checked, given, listener)
                     found.append(sanitizer_record(checked, build))
                     wrong |= bool(checked.evidence)
-    if record or json_file:
-        recording.save(loaded, path, record, json_file, campaigns=records, sanitized=found)
+    if record:
+        recording.save(reference, path, True, None, campaigns=records, sanitized=found)
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -22,8 +22,7 @@ EITHER = {
     "race": "a race: host execution orders the threads of each case by its seed, a GPU by its timing",
     "launch": "the launch: what a GPU makes of a bad one is up to its driver and its units of shared memory",
 }
-#: Kinds of which one side sees what the other cannot, and why.
-ONLY_GPU = {"asm": "PTX: host execution replaces it"}
+#: Kinds of which the host sees what a GPU cannot, and why.
 ONLY_HOST = {
     "memory": "an access outside its tensor: the host checks every byte, a GPU what leaves the mapped 2 MiB"
 }
@@ -34,7 +33,8 @@ class Comparison:
     """One fault on both sides.
 
     Attributes:
-        cases: run on both. alike: of them, pairs of a case and an oracle that fails it on both.
+        cases: run on both. alike: pairs of a case and an oracle that fails it on both; a case that ends its
+            process on the GPU counts once if any oracle fails it on the host.
         only_host, only_gpu: those that fail on one side, by oracle.
         why: what explains them; None if there are none, or nothing does.
     """
@@ -55,29 +55,31 @@ class Comparison:
 def compare(
     host: Sequence[Score], gpu: Sequence[Score], subject: Subject, seed: int
 ) -> list[Comparison]:
-    """Both sides of each fault in ``host`` that is no control, over the cases that both ran.
+    """Both sides of each fault that has two: no control, nor what only a GPU runs; of the host, the first
+    of its builds.
 
     Args:
         host, gpu: scores of the same faults in the same order. seed: of both campaigns.
     """
-    pairs = [(h, g) for h, g in zip(host, gpu) if not h.fault.control]
+    pairs = [(h, g) for h, g in zip(host, gpu) if h.drawn and not h.fault.control]
     return [_compared(h, g, subject, seed) for h, g in pairs]
 
 
 def _compared(host: Score, gpu: Score, subject: Subject, seed: int) -> Comparison:
     fault = host.fault
-    count = gpu.cases if fault.kind == "asm" else min(host.cases, gpu.cases)
+    count = min(host.drawn, gpu.drawn)
     lines = {cases.case(subject, seed, index).line for index in range(count)}
     ended = [_ended(score) & lines for score in (host, gpu)]
-    both_end = Counter({execution.NAME: len(ended[0] & ended[1])})
-    # A case that ends on one side has no numbers there to compare.
+    # A case that ends on one side has no numbers there to compare. On the host a relation or a probe may be
+    # the one to launch what is wrong; on a GPU that ends the process all the same.
+    both_end = ended[1] & set().union(*host.failing.values())
     judged = lines - ended[0] - ended[1]
     sides = [_failing(score, judged) for score in (host, gpu)]
-    alike = both_end + _counts(sides[0] & sides[1])
+    alike = len(both_end) + len(sides[0] & sides[1])
     only_host = _counts(sides[0] - sides[1]) + _execution(ended[0] - ended[1])
-    only_gpu = _counts(sides[1] - sides[0]) + _execution(ended[1] - ended[0])
+    only_gpu = _counts(sides[1] - sides[0]) + _execution(ended[1] - both_end)
     why = _why(fault.kind, only_host, only_gpu)
-    return Comparison(fault, count, alike.total(), only_host, only_gpu, why)
+    return Comparison(fault, count, alike, only_host, only_gpu, why)
 
 
 def _why(kind: str, only_host: Counter[str], only_gpu: Counter[str]) -> str | None:
@@ -85,8 +87,6 @@ def _why(kind: str, only_host: Counter[str], only_gpu: Counter[str]) -> str | No
         return None
     if kind in EITHER:
         return EITHER[kind]
-    if not only_host and kind in ONLY_GPU:
-        return ONLY_GPU[kind]
     if not only_gpu and kind in ONLY_HOST and set(only_host) == {execution.NAME}:
         return ONLY_HOST[kind]
     return None

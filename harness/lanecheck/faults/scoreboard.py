@@ -29,6 +29,7 @@ from lanecheck.executor import ORACLE as PROCESS
 from lanecheck.executor import Executor
 from lanecheck.faults.catalogue import Fault
 from lanecheck.matrix import Arch
+from lanecheck.subject import load
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Failure, Result, Target, Trial
 
@@ -51,7 +52,8 @@ class Score:
     Attributes:
         fault: the fault.
         cases: cases run. reordered: those right, in another order than the declared one.
-        failing: the failing cases by oracle. noticed: how many they are under each build, in all.
+        drawn, failing: cases run under the first of its builds, and those that failed, by oracle.
+        noticed: failing cases by oracle, under all builds.
         rung: failing cases by the first oracle of the ladder to fail.
         first: of each oracle that noticed, the first failure that says what most of its failures say.
         libraries: the faulty builds by variant.
@@ -62,6 +64,7 @@ class Score:
     fault: Fault
     cases: int = 0
     reordered: int = 0
+    drawn: int = 0
     failing: dict[str, set[str]] = field(default_factory=dict)
     noticed: Counter[str] = field(default_factory=Counter)
     rung: Counter[str] = field(default_factory=Counter)
@@ -118,14 +121,17 @@ class Score:
     def add(self, seen: Result) -> None:
         """Count the cases of one campaign."""
         failing: dict[str, set[str]] = {}
+        first = not self.cases
         said = Counter(map(sentence, seen.failures))
         for failure in sorted(seen.failures, key=lambda failure: -said[sentence(failure)]):
             failing.setdefault(failure.line, set()).add(failure.verdict.oracle)
-            self.failing.setdefault(failure.verdict.oracle, set()).add(failure.line)
             self.first.setdefault(failure.verdict.oracle, failure)
+            if first:
+                self.failing.setdefault(failure.verdict.oracle, set()).add(failure.line)
         for noticing in failing.values():
             self.noticed.update(noticing)
             self.rung[min(noticing, key=_RUNGS.index)] += 1
+        self.drawn = seen.cases if first else self.drawn
         self.cases += seen.cases
         self.reordered += len({note.line for note in seen.reordered})
 
@@ -154,8 +160,13 @@ def run_catalogue(
     Raises:
         BadInput: if a fault no longer applies, or does not compile.
     """
-    progress(0, "build")
-    scores = _built(faults, target, build)
+
+    def built(variant: str, fault: Fault | None) -> Built:
+        library = build(variant, fault)
+        progress(0, f"built {fault.id if fault else 'healthy'}, {variant}")
+        return library
+
+    scores = _built(faults, target, built)
     for done, score in enumerate(scores):
         progress(done, score.fault.id)
         for variant, library in score.libraries.items():
@@ -207,7 +218,10 @@ def _excused(faults: Sequence[Score]) -> dict[str, list[str]]:
 
 def _built(faults: Sequence[Fault], target: Target, build: Build) -> list[Score]:
     """A score for every fault, with its libraries."""
-    on_gpu = target.device == "cuda"
+    on_gpu, recipe = target.device == "cuda", load(target.subject).recipe
+    for fault in faults:
+        if recipe and not fault.variants:
+            fault.inject(recipe.root)  # what is not built here must still apply
     jobs = [
         (fault, variant)
         for fault in faults

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from lanecheck.bench.compare import shape
 from lanecheck.matrix import ALL, Matrix, Row
-from lanecheck.reports.model import CellRecord, Report, Status, write_text
+from lanecheck.oracles import bits
+from lanecheck.reports.model import (
+    CellRecord,
+    ControlRecord,
+    FaultRecord,
+    Report,
+    Status,
+    write_text,
+)
 from lanecheck.site.ladder import rungs
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The newest faults and controls of one device, ``host`` or ``cuda``, and when they ran."""
+
+    created: datetime
+    gpus: list[str]
+    faults: dict[str, FaultRecord]
+    controls: dict[str, ControlRecord]
 
 
 @dataclass(frozen=True)
@@ -59,7 +78,9 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
     )
     entries = ledger(reports, matrix)
     newest = reports[-1]
-    faults = next((report for report in reversed(reports) if report.faults), None)
+    same = [report for report in reports if report.source.sha256 == newest.source.sha256]
+    faults, on_gpu = _broken(reports, "host"), _broken(same, "cuda")
+    broken = [side for side in (faults, on_gpu) if side]
     index = environment.get_template("index.html.j2").render(
         reports=list(reversed(reports)),
         newest=newest,
@@ -75,10 +96,14 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
         shape=shape,
         benches=_newest_benches(reports),
         faults=faults,
+        on_gpu=on_gpu,
+        titles={fault.id: fault.title for side in broken for fault in side.faults.values()},
+        compared=next((report for report in reversed(same) if report.comparisons), None),
+        sanitized=next((report for report in reversed(same) if report.sanitized), None),
+        silicon=_silicon(same),
         real=next((report for report in reversed(reports) if report.real), None),
         summed=next((report for report in reversed(reports) if report.summations), None),
     )
-    same = [report for report in reports if report.source.sha256 == newest.source.sha256]
     oracles = environment.get_template("oracles.html.j2").render(
         subject=newest.subject,
         rungs=rungs(campaign for report in same for campaign in report.campaigns),
@@ -127,6 +152,37 @@ def _of(entries: Iterable[Entry], arch: str, job: str) -> list[tuple[str, list[E
     order = ("disproven", "verified", "stale", "unverified")
     grouped = [(status, [e for e in here if e.status == status]) for status in order]
     return [(status, found) for status, found in grouped if found]
+
+
+def _broken(reports: list[Report], device: str) -> Broken | None:
+    for report in reversed(reports):
+        faults = {fault.id: fault for fault in report.faults if fault.device == device}
+        if faults:
+            controls = {each.id: each for each in report.controls if each.device == device}
+            return Broken(report.created, report.environment.gpus, faults, controls)
+    return None
+
+
+def _silicon(reports: list[Report]) -> dict[str, tuple[int, int, int]]:
+    """Of each build that ran on a GPU: cases, elements compared bit for bit, and failing cases.
+
+    Of runs of the same cases the newest counts.
+    """
+    runs = {
+        (campaign.variant, campaign.seed, campaign.landmarks): campaign
+        for report in reports
+        for campaign in report.campaigns
+        if campaign.device == "cuda"
+    }
+    return {
+        arch: (
+            sum(each.cases for each in campaigns),
+            sum(each.compared.get(bits.NAME, 0) for each in campaigns),
+            sum(each.failing for each in campaigns),
+        )
+        for arch in sorted({arch for arch, _, _ in runs})
+        if (campaigns := [each for (build, _, _), each in runs.items() if build == arch])
+    }
 
 
 def _unseen(arch: str, device: str, job: str) -> Entry:
