@@ -50,10 +50,11 @@ def strides() -> Iterator[Launch]:
         yield Launch(8, 40, 96, Config(2, 1, 2), out_fp32=out_fp32, xpad=apart)
 
 
-def shapes() -> Iterator[Launch]:
-    """Every tuned shape, 64 tokens."""
+def shapes(outputs: int = 1024) -> Iterator[Launch]:
+    """Every tuned shape, 64 tokens, as often as it takes to see so many of its outputs."""
     for n, k, _ in table():
-        yield Launch(MAX_TOKENS, n, k, select(MAX_TOKENS, n, k))
+        for _ in range(blocks(outputs, MAX_TOKENS * n)):
+            yield Launch(MAX_TOKENS, n, k, select(MAX_TOKENS, n, k))
 
 
 def matrices(count: int = 400) -> Iterator[Launch]:
