@@ -125,11 +125,15 @@ def shown(healthy: tuple[subprocess.CompletedProcess[str], Path]) -> Report:
     return model.read(file)
 
 
+def only_signs_of_life(said: str) -> bool:
+    """Whether standard error holds nothing but how far a step is, as on a slow machine."""
+    return all(re.fullmatch(r"[\w ,]+: [\d,]+( of [\d,]+)?.*", line) for line in said.splitlines())
+
+
 def test_a_healthy_kernel_is_disproven_by_nothing(healthy):
     done, file = healthy
     assert done.returncode == 0, done.stdout + done.stderr
-    lives = [re.fullmatch(r"[\w ,]+: [\d,]+( of [\d,]+)?.*", x) for x in done.stderr.splitlines()]
-    assert all(lives), done.stderr
+    assert only_signs_of_life(done.stderr)
     assert "nothing disproven: " in done.stdout
     assert f"report: {file}" in done.stdout
     assert "\x1b" not in done.stdout
@@ -220,7 +224,7 @@ def mistaken(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_broken_kernel_is_disproven_and_every_line_shows_it_again(mistaken):
     done = lanecheck("verify", "--cases", "40", "--json", "report.json", cwd=mistaken)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stderr == ""
+    assert only_signs_of_life(done.stderr)
     assert done.stdout.endswith("disproven\n")
     commands = re.findall(r"^lanecheck (replay .*)$", done.stdout, re.MULTILINE)
     assert len(commands) == 5
