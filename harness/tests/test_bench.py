@@ -21,20 +21,24 @@ from rich.console import Console
 
 from lanecheck.bench import correctness, peers, plan, telemetry, timing
 from lanecheck.bench.ceiling import GEOMETRIES, Geometry
+from lanecheck.bench.host import Host
+from lanecheck.bench.host_rig import HostRig
 from lanecheck.bench.model import (
     FASTER_THAN_MEMORY,
     Absent,
     BenchRecord,
     Environment,
     Judgement,
+    Measurement,
     Reading,
     Row,
     Spread,
     Telemetry,
+    Timing,
     Traffic,
 )
 from lanecheck.bench.plan import Workload
-from lanecheck.bench.run import Contender, Lineup, cuda_torch, race, row, run
+from lanecheck.bench.run import Rivals, cuda_torch, row, run
 from lanecheck.bench.table import render
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
@@ -104,26 +108,18 @@ def _product(x: Bits, w: Bits) -> npt.NDArray[np.float32]:
 
 
 class Script:
-    """A clock whose contenders take what they are told: a launch names its script."""
+    """Samples that take what they are told, and in which order they were asked."""
 
     def __init__(self, **times: Sequence[float]) -> None:
-        self.times = {name: iter(values) for name, values in times.items()}
         self.order: list[str] = []
+        self.samples = {name: self._sample(name, iter(values)) for name, values in times.items()}
 
-    def prepare(self, launches: Sequence[timing.Launch]) -> timing.Sample:
-        (name,) = set(launches)
-
+    def _sample(self, name: str, times: Iterator[float]) -> timing.Sample:
         def sample() -> float:
-            self.order.append(str(name))
-            return next(self.times[str(name)])
+            self.order.append(name)
+            return next(times)
 
         return sample
-
-
-def lineup(*names: str) -> Lineup:
-    """Contenders whose launches are their scripts' names."""
-    subject, ceiling, *others = (Contender(name, [name]) for name in names)  # type: ignore[list-item]
-    return Lineup(3, subject, ceiling, others, [Absent(name="triton", reason="not installed")])
 
 
 def passed(oracle: str = "integers") -> Judgement:
@@ -139,11 +135,22 @@ def timed(
     subject: Sequence[float] = (10.0, 11.0, 12.0),
     ceiling: Sequence[float] = (8.0, 8.8, 9.6),
     linear: Sequence[float] = (20.0, 22.0, 30.0),
+    **more: Any,
 ) -> Row:
-    clock = Script(subject=subject, ceiling=ceiling, linear=linear)
-    entered = lineup("subject", "ceiling", "linear")
-    rng = random.Random(0)
-    return row({"m": 1}, SIZE, judgements, lambda: entered, clock, len(subject), rng)
+    measured = Timing.of(
+        method="a method",
+        copies=3,
+        subject=Measurement.of("subject", subject, SIZE),
+        ceiling=Measurement.of("ceiling", ceiling, SIZE),
+        peers=[Measurement.of("linear", linear, SIZE)],
+        absent=[Absent(name="triton", reason="not installed")],
+        **more,
+    )
+    return Row.of({"m": 1}, traffic(), judgements, measured)
+
+
+def traffic() -> Traffic:
+    return Traffic(formula=plan.FORMULA, bytes=SIZE)
 
 
 def record(*rows: Row) -> BenchRecord:
@@ -231,13 +238,52 @@ def test_a_graph_is_whole_turns_over_the_copies(count: int) -> None:
 
 def test_contenders_alternate_in_random_order() -> None:
     rounds = 50
-    clock = Script(**{name: [float(i) for i in range(rounds)] for name in "abc"})
-    samples = {name: clock.prepare([name]) for name in "abc"}  # type: ignore[list-item]
-    taken = timing.interleave(samples, rounds, random.Random(1))
-    by_round = [tuple(clock.order[i : i + 3]) for i in range(0, 3 * rounds, 3)]
+    script = Script(**{name: [float(i) for i in range(rounds)] for name in "abc"})
+    taken = timing.interleave(script.samples, rounds, random.Random(1))
+    by_round = [tuple(script.order[i : i + 3]) for i in range(0, 3 * rounds, 3)]
     assert all(sorted(order) == ["a", "b", "c"] for order in by_round)
     assert len(set(by_round)) == 6  # every order occurs
     assert taken["b"] == tuple(float(i) for i in range(rounds))
+
+
+def test_a_round_in_which_the_device_was_held_back_counts_for_nobody() -> None:
+    script = Script(**{name: [float(i) for i in range(4)] for name in "ab"})
+    states = iter([(), ("sw_power_cap",), (), ("hw_slowdown", "sw_power_cap")])
+    taken = timing.undisturbed(script.samples, 4, random.Random(0), lambda: next(states))
+    assert taken.times == {"a": (0.0, 2.0), "b": (0.0, 2.0)}
+    assert taken.discarded == 2 and taken.reasons == ("hw_slowdown", "sw_power_cap")
+
+
+def test_a_sample_warms_up_and_divides_by_the_launches() -> None:
+    done: list[str] = []
+    chain = SimpleNamespace(
+        launches=4, enqueue=lambda: done.append("enqueue"), time=lambda: done.append("time") or 20.0
+    )
+    assert timing.sampled(chain)() == 5.0  # type: ignore[arg-type]
+    assert done == ["enqueue", "time"]
+
+
+def test_only_what_fits_in_half_the_l2_is_warm() -> None:
+    assert timing.warms(30 << 20, 60 << 20) and not timing.warms((30 << 20) + 1, 60 << 20)
+
+
+class Event:
+    """Of a device that has its own time: milliseconds, known once somebody has waited."""
+
+    def __init__(self, at: float) -> None:
+        self.at, self.waited = at, False
+
+    def synchronize(self) -> None:
+        self.waited = True
+
+    def elapsed_time(self, later: Event) -> float:
+        assert later.waited, "the work has not ended yet"
+        return later.at - self.at
+
+
+def test_instants_are_apart_by_seconds_of_device_time() -> None:
+    start, stop = (timing.Instant(Event(at)) for at in (4.0, 6.5))
+    assert stop - start == 0.0025
 
 
 # What counts ----------------------------------------------------------------------------------
@@ -251,6 +297,16 @@ def test_faster_than_memory_is_void_and_keeps_its_samples() -> None:
     fast = timed([passed()], subject=(7.0, 7.7, 8.4))
     assert fast.void == FASTER_THAN_MEMORY
     assert fast.timing is not None and fast.timing.subject.samples_us == (7.0, 7.7, 8.4)
+
+
+def test_a_row_of_which_most_rounds_were_discarded_is_void() -> None:
+    assert timed([passed()], discarded=3, held_back=["sw_power_cap"]).void is None
+    few = timed([passed()], discarded=4, held_back=["sw_power_cap"])
+    assert few.void == "the GPU was held back in 4 of 7 rounds (sw_power_cap)"
+    none = Row.of({}, traffic(), [passed()], None, "the GPU was held back in 3 of 3 rounds (heat)")
+    assert none.void == none.untimed and none.timing is None
+    with pytest.raises(ValidationError, match="no reason to lack it"):
+        Row.of({}, traffic(), [passed()], few.timing, "held back")
 
 
 def test_above_the_ceiling_within_the_spread_counts() -> None:
@@ -268,14 +324,24 @@ def test_above_the_ceiling_within_the_spread_counts() -> None:
         ([passed("execution"), passed("poison")], "no oracle looked at the numbers"),
     ],
 )
-def test_a_row_that_is_not_shown_correct_is_void_and_never_timed(
+def test_a_row_that_is_not_shown_correct_is_void_and_has_no_times(
     judgements: list[Judgement], reason: str
 ) -> None:
-    def never() -> Lineup:
+    void = Row.of({}, traffic(), judgements, None)
+    assert void.void == f"not shown correct: {reason}"
+    with pytest.raises(ValidationError, match="has no timing"):
+        Row.of({}, traffic(), judgements, timed([passed()]).timing)
+
+
+def test_a_wrong_subject_is_never_timed() -> None:
+    def enter(copies: int) -> Rivals:
         raise AssertionError("timed")
 
-    void = row({}, SIZE, judgements, never, Script(), 3, random.Random(0))
-    assert void.timing is None and void.void == f"not shown correct: {reason}"
+    subject = Product(wrong=True)
+    (params,) = subject.bench_params()
+    workload, rig = Workload.of(subject, params, 0), HostRig(Host(None, "9.0"), 1 << 20)
+    found = row(params, workload, Target("…"), rig, enter, 3, random.Random(0))
+    assert found.timing is None and str(found.void).startswith("not shown correct: integers")
 
 
 def test_a_record_that_contradicts_its_evidence_cannot_be_made() -> None:
@@ -300,7 +366,7 @@ def test_the_record_survives_json() -> None:
 
 
 def row_without_timing() -> Row:
-    return Row.of({"m": 8}, Traffic(formula=plan.FORMULA, bytes=SIZE), [failed()], None)
+    return Row.of({"m": 8}, traffic(), [failed()], None)
 
 
 def test_the_table_shows_every_row_and_its_verdict() -> None:
@@ -375,6 +441,8 @@ def test_telemetry_without_its_library_says_so(monkeypatch: pytest.MonkeyPatch) 
     absent = telemetry.read("uuid")
     assert isinstance(absent, Absent) and "nvidia-ml-py" in absent.reason
     assert telemetry.driver_and_memory_clock("uuid") == (None, None)
+    with telemetry.watch("uuid") as held_back:
+        assert held_back() == ()
 
 
 def test_telemetry_reads_what_the_driver_tells(nvml: ModuleType) -> None:
@@ -419,11 +487,11 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield fake
 
 
-def test_a_race_prepares_each_contender_once() -> None:
-    clock = Script(subject=[2.0], ceiling=[1.0])
-    measured = race(lineup("subject", "ceiling"), SIZE, clock, 1, random.Random(0))
-    assert measured.method == timing.METHOD and measured.speedup == {}
-    assert measured.share_of_ceiling == Spread(median=0.5, q1=0.5, q3=0.5)
+def test_a_watch_tells_what_holds_the_gpu_back(nvml: ModuleType) -> None:
+    with telemetry.watch("1234") as held_back:
+        assert held_back() == ("hw_thermal_slowdown",)
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda gpu: 0x1 | 0x2 | 0x10 | 0x100
+        assert held_back() == ()
 
 
 def test_importing_the_benchmark_needs_no_torch() -> None:

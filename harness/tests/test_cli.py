@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import typer
 from rich.text import Text
-from test_bench import passed, record, timed
 from test_reports import cell, report
 
 from lanecheck import cases, cli, demo
@@ -115,7 +114,8 @@ MISTAKES = {
     "demo nope": "no fault 'nope'; known: ",
     "faults --only nope": "no fault 'nope'; known: ",
     "faults --subject second_subject:SUBJECT": "subject 'matmul' has no fault catalogue",
-    "compare a.json b.json": "cannot read report a.json: No such file or directory",
+    "compare a b --device host": "a is neither a folder nor a git revision of ",
+    "compare a b --device tpu": "--device is host or cuda, not 'tpu'",
     "history": "record one with lanecheck verify --record",
     "site": "record one with lanecheck verify --record",
     "matrix --matrix none.yaml": "cannot be read",
@@ -334,22 +334,6 @@ def test_the_demo_says_what_became_of_a_survivor_or_a_control(name, fields, text
 # Records --------------------------------------------------------------------------------------
 
 
-def test_compare_says_that_single_processes_show_no_difference(lanecheck, tmp_path):
-    for name in ("a.json", "b.json"):
-        model.write(report(bench=record(timed([passed()]))), tmp_path / name)
-    code, said, _ = lanecheck("compare", tmp_path / "a.json", tmp_path / "b.json")
-    assert code == 0
-    assert re.search(r"M=1 .* 1\.000 .* INSUFFICIENT", said)
-    assert "two single processes show no difference" in said
-
-
-def test_compare_needs_benchmarks(lanecheck, tmp_path):
-    model.write(report(), tmp_path / "a.json")
-    code, _, complaint = lanecheck("compare", tmp_path / "a.json", tmp_path / "a.json")
-    assert code == 2
-    assert "a.json holds no benchmark" in complaint
-
-
 def test_history_and_site_read_what_was_recorded(lanecheck, checkout):
     store.save(report(cell("sm_80", "host", "build"), day=1), checkout, record=True)
     wrong = report(cell("sm_80", "host", "build", "disproven"), day=2)
@@ -357,7 +341,7 @@ def test_history_and_site_read_what_was_recorded(lanecheck, checkout):
     code, said, _ = lanecheck("history")
     assert code == 0
     assert [line.split("│")[4].strip() for line in said.splitlines() if "2026" in line] == [
-        "1 of 1",
+        "1 of 1 cells",
         "DISPROVEN",
     ]
     assert lanecheck("site", "--output", "pages") == (0, "pages/index.html\n", "")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, wilcoxon
 
-from lanecheck.bench.gate import (
+from lanecheck.bench.paired.gate import (
     ALPHA,
     MARGIN,
     VERDICTS,

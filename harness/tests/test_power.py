@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lanecheck.bench.gate import ALPHA, Floats, Verdict
-from lanecheck.bench.power import SLOW_DOWNS, Rate, lognormal, rates, recorded
+from lanecheck.bench.paired.gate import ALPHA, Floats, Verdict
+from lanecheck.bench.paired.power import SLOW_DOWNS, Rate, lognormal, rates, recorded
 from lanecheck.errors import BadInput
 
 PAIRS, RUNS = 12, 2000

@@ -11,6 +11,7 @@ from test_bench import passed, record, timed
 from test_reports import MATRIX, campaign, cell, fault, report
 
 from lanecheck import oracles
+from lanecheck.bench.model import Row
 from lanecheck.errors import BadInput
 from lanecheck.reports.model import (
     ComparisonRecord,
@@ -248,9 +249,9 @@ def test_nothing_in_a_report_is_markup(tmp_path):
 
 
 def test_a_row_without_timing_is_void(tmp_path):
-    from test_bench import failed
+    from test_bench import failed, traffic
 
-    bench = record(timed([passed(), failed()]))
+    bench = record(Row.of({"m": 1}, traffic(), [passed(), failed()], None))
     assert "void: " in page(tmp_path, report(bench=bench))
 
 

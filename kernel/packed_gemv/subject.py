@@ -373,6 +373,14 @@ int launch() {{
     def bench_params(self) -> list[Params]:
         return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
 
+    def gate_params(self, device: str) -> list[Params]:
+        """The shapes of gate.yaml, each as :func:`select` configures it."""
+        import yaml  # type: ignore[import-untyped]
+
+        rows = yaml.safe_load((Path(__file__).parent / "gate.yaml").read_text())[device]
+        shapes = [(row["m"], row["n"], row["k"]) for row in rows]
+        return [self._plain(m, n, k, select(m, n, k)) for m, n, k in shapes]
+
     def traffic(self, params: Params) -> int:
         m, n, k, mats = *(int(params[axis]) for axis in "mnk"), 1 + int(params["dual"])
         weights = mats * 16 * blocks(n, 16) * K_BLOCK * blocks(k, K_BLOCK)

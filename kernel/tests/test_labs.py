@@ -81,6 +81,57 @@ def test_the_lanes_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5 1028, 9220, 1044, 9236 80" in flat
 
 
+def test_what_lanes_hold_of_all_three(capsys: pytest.CaptureFixture[str]) -> None:
+    flat = " ".join(printed(capsys, "fragments").split())
+    assert "5 1,2-3 9,2-3 1,10-11 9,10-11 2-3,1 10-11,1 1,2 1,3 9,2 9,3" in flat
+    assert "packed, step 1 4 5 12 13 20 21 28 29 6 7 14 15 22 23 30 31" in flat
+    assert "a warp makes 4 loads. Each wants 128 bytes from 8 rows" in flat
+    assert "touches 8 sectors of 32 bytes: 256 bytes are moved" in flat
+    assert "for 512 bytes: 16 sectors, all of them wanted" in flat
+    assert "2 pieces of 16 bytes for both steps, at bytes 0 and 8192" in flat
+    assert "The next K block is 64 units of 16 bytes further on" in flat
+
+
+@pytest.mark.parametrize("lane", [0, 13, 31])
+def test_a_picture_marks_what_one_lane_holds(capsys: pytest.CaptureFixture[str], lane: int) -> None:
+    text = printed(capsys, "fragments", f"--picture {lane}")
+    marked = re.findall(r"\[ ?(\d+) (\w\d)\]", text)
+    assert {int(owner) for owner, _ in marked} == {lane}
+    registers = ["A0", "A2", "A1", "A3", "B0", "B1", "C0", "C1", "C2", "C3"]
+    assert [register for _, register in marked] == registers
+    assert f"packed W, 1 load: bytes {16 * lane}-{16 * lane + 15}" in text
+    assert text.count("512 contiguous bytes") == 2
+    assert "so row = 16·RB + 8·h + g" in text
+
+
+def test_a_picture_marks_lane_13_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "fragments", "--picture") == printed(capsys, "fragments", "--picture 13")
+
+
+def test_a_picture_is_the_same_text_without_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    with_rich = printed(capsys, "fragments", "--picture")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert printed(capsys, "fragments", "--picture") == with_rich
+
+
+def test_a_terminal_gets_colours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    plain = printed(capsys, "fragments", "--picture")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert fragments.main(["--picture"]) == 0
+    coloured = capsys.readouterr().out
+    assert "\x1b[" in coloured
+    stripped = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", coloured).splitlines()]
+    assert stripped == plain.splitlines()
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -160,6 +211,25 @@ def test_other_walks(capsys: pytest.CaptureFixture[str], arguments: str, expecte
     assert expected in printed(capsys, "configs", arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "warps"),
+    [
+        ("", ["[--]"] * 4),
+        ("--u 3", ["[-]+"] * 4),
+        ("--u 1 --nw 2", ["########"] * 2),
+        ("--k 1088 --s 2 --nw 2 --u 4", ["[--][--]+", "[--][--]+", "[--][--]", "[--][--]"]),
+    ],
+)
+def test_a_walk_as_a_picture(
+    capsys: pytest.CaptureFixture[str], arguments: str, warps: list[str]
+) -> None:
+    lines = printed(capsys, "configs", f"--picture {arguments}").splitlines()[2:]
+    assert [line[16:].strip() for line in lines] == warps
+    starts = [len(line) - len(drawn) for line, drawn in zip(lines, warps)]
+    ends = [len(line) for line in lines]
+    assert starts == [16, *ends[:-1]]  # each begins below the end of the one before
+
+
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), st.integers(1, 200))
 def test_whole_trips_are_right_exactly_when_the_split_is_even(
     nw: int, u: int, s: int, k_blocks: int
@@ -174,6 +244,12 @@ def test_whole_trips_are_right_exactly_when_the_split_is_even(
 @pytest.mark.parametrize(
     ("lab", "arguments", "message"),
     [
+        ("fragments", "--picture 32", "argument --picture: '32' is not a lane: 0 to 31"),
+        (
+            "configs",
+            "--picture --k 4096",
+            "128 K blocks and 4 warps: a picture has room for 64 and",
+        ),
         ("fragments", "--u 3", r"u=3 is not compiled; choose one of \(1, 2, 4, 8\)"),
         ("fragments", "--nw 17", "nw=17 is not in 1…16"),
         ("fragments", "--m 0", "argument --m: '0' is not an integer of at least 1"),

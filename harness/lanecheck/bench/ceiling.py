@@ -1,6 +1,6 @@
-"""The read ceiling of one size: the best of a few loops that only read, measured like the subject.
+"""The ceilings of one size: the best of a few loops that only read, and a copy, measured like the subject.
 
-Its library is compiled for the device's own architecture on first use; see ``cuda/ceiling.cu``.
+The reading loops, ``cuda/ceiling.cu``, are compiled for the device's own architecture on first use.
 """
 
 from __future__ import annotations
@@ -88,6 +88,34 @@ def build(capability: str, toolchain: Toolchain) -> Path:
     return build_device(Recipe(), arch, toolchain).path
 
 
+COPY = "torch's copy_; bytes read and bytes written both count"
+
+
+def copying(size: int, copies: int) -> list[Launch]:
+    """``copies`` copies in memory on the current CUDA device, each of which reads half of ``size`` bytes, of
+    noise, and writes as many."""
+    import torch
+
+    noise = _noise(-(-size // _VECTOR) * _VECTOR // 8)
+
+    def one_copy() -> Launch:
+        source, destination = noise.clone(), torch.empty_like(noise)
+
+        def launch(stream: int) -> None:  # torch copies on its current stream, which is this one
+            destination.copy_(source)
+
+        return launch
+
+    return [one_copy() for _ in range(copies)]
+
+
+def _noise(words: int) -> Any:
+    """So many random 32-bit words on the device."""
+    import torch
+
+    return torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, device="cuda")
+
+
 class Ceiling:
     """The loop, on the current CUDA device with ``sms`` SMs."""
 
@@ -109,11 +137,7 @@ class Ceiling:
         Raises:
             CannotRun: if a loop is found not to read every byte.
         """
-        import torch
-
-        words = -(-size // _VECTOR) * _VECTOR // 4
-        low, high = -(2**31), 2**31
-        original = torch.randint(low, high, (words,), dtype=torch.int32, device="cuda")
+        original = _noise(-(-size // _VECTOR) * _VECTOR // 4)
         buffers = [original.clone() for _ in range(copies)]
         for geometry in GEOMETRIES:
             self._verify(original, geometry)

@@ -1,7 +1,8 @@
 """The record of a benchmark: plain, strict, complete enough to judge again without the GPU.
 
 Derived numbers are kept beside the raw samples, and a record whose verdict does not follow from its
-evidence cannot be made: no speed without correctness, none faster than memory.
+evidence cannot be made: no speed without correctness, none faster than memory, none whose own timing
+is in doubt.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from lanecheck.bench.doubts import Facts, doubts
 from lanecheck.verdict import Outcome
 
 #: Oracles that look at the numbers; one of them must have spoken.
@@ -133,8 +135,16 @@ class Timing(_Strict):
 
     Attributes:
         copies: copies of the operands that launches rotate over.
+        absent: peers, and modes of the subject, that could not take part.
         share_of_ceiling: the ceiling's time over the subject's, round by round.
         speedup: each peer's time over the subject's, round by round; above 1 the subject is faster.
+        copy_ceiling: of a copy that reads and writes as many bytes in all as the subject moves; None in
+            records from before there was one.
+        modes: the subject timed in other ways, each named, with its method as the detail. In rounds of
+            their own: equal indices mean nothing between these and the contenders.
+        discarded: rounds in which the GPU was held back, and which count for nobody.
+        held_back: by what.
+        facts: what the doubts about this timing follow from; None in records from before there were any.
     """
 
     method: str
@@ -145,6 +155,11 @@ class Timing(_Strict):
     absent: tuple[Absent, ...]
     share_of_ceiling: Spread
     speedup: dict[str, Spread]
+    copy_ceiling: Measurement | None = None
+    modes: tuple[Measurement, ...] = ()
+    discarded: int = Field(default=0, ge=0)
+    held_back: tuple[str, ...] = ()
+    facts: Facts | None = None
 
     @classmethod
     def of(
@@ -156,6 +171,11 @@ class Timing(_Strict):
         ceiling: Measurement,
         peers: Sequence[Measurement] = (),
         absent: Sequence[Absent] = (),
+        copy_ceiling: Measurement | None = None,
+        modes: Sequence[Measurement] = (),
+        discarded: int = 0,
+        held_back: Sequence[str] = (),
+        facts: Facts | None = None,
     ) -> Timing:
         own = subject.samples_us
         return cls(
@@ -167,6 +187,11 @@ class Timing(_Strict):
             absent=tuple(absent),
             share_of_ceiling=Spread.of_ratios(ceiling.samples_us, own),
             speedup={peer.name: Spread.of_ratios(peer.samples_us, own) for peer in peers},
+            copy_ceiling=copy_ceiling,
+            modes=tuple(modes),
+            discarded=discarded,
+            held_back=tuple(held_back),
+            facts=facts,
         )
 
     @property
@@ -174,15 +199,33 @@ class Timing(_Strict):
         """Whether the subject beats the read ceiling of its own bytes by more than the spread."""
         return self.share_of_ceiling.median - 1 > self.share_of_ceiling.width
 
+    @property
+    def fault(self) -> str | None:
+        """Why this timing counts for nothing, or None if it counts."""
+        kept = len(self.subject.samples_us)
+        if (
+            self.discarded > kept
+        ):  # then the GPU's ordinary state is another than the one that is left
+            return disturbed(self.discarded, self.discarded + kept, self.held_back)
+        if self.facts and (found := doubts(self.facts)):
+            return "; ".join(map(str, found))
+        return FASTER_THAN_MEMORY if self.faster_than_memory else None
+
 
 class Row(_Strict):
-    """One benchmarked shape. ``void`` says why its numbers count for nothing, or is None."""
+    """One benchmarked shape.
+
+    Attributes:
+        void: why its numbers count for nothing, or None.
+        untimed: why it has none although it was found correct, or None.
+    """
 
     params: dict[str, int | str]
     traffic: Traffic
     correctness: tuple[Judgement, ...]
     timing: Timing | None
     void: str | None
+    untimed: str | None = None
 
     @classmethod
     def of(
@@ -191,20 +234,24 @@ class Row(_Strict):
         traffic: Traffic,
         correctness: Sequence[Judgement],
         timing: Timing | None,
+        untimed: str | None = None,
     ) -> Row:
         return cls(
             params=params,
             traffic=traffic,
             correctness=tuple(correctness),
             timing=timing,
-            void=void(correctness, timing),
+            void=void(correctness, timing, untimed),
+            untimed=untimed,
         )
 
     @model_validator(mode="after")
     def _follows(self) -> Row:
         if self.timing and doubt(self.correctness):
             raise ValueError("a shape whose correctness did not pass has no timing")
-        if self.void != (reason := void(self.correctness, self.timing)):
+        if self.timing and self.untimed:
+            raise ValueError("a shape with a timing has no reason to lack it")
+        if self.void != (reason := void(self.correctness, self.timing, self.untimed)):
             raise ValueError(f"void is {self.void!r}, but the evidence says {reason!r}")
         return self
 
@@ -237,10 +284,17 @@ def doubt(correctness: Sequence[Judgement]) -> str | None:
     return None
 
 
-def void(correctness: Sequence[Judgement], timing: Timing | None) -> str | None:
+def void(
+    correctness: Sequence[Judgement], timing: Timing | None, untimed: str | None = None
+) -> str | None:
     """Why a row's numbers count for nothing, or None if they count."""
     if reason := doubt(correctness):
         return f"not shown correct: {reason}"
     if timing is None:
-        return "not timed"
-    return FASTER_THAN_MEMORY if timing.faster_than_memory else None
+        return untimed or "not timed"
+    return timing.fault
+
+
+def disturbed(discarded: int, rounds: int, reasons: Sequence[str]) -> str:
+    """That too many rounds were discarded, in words."""
+    return f"the GPU was held back in {discarded} of {rounds} rounds ({', '.join(reasons)})"

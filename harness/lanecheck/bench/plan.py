@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +10,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lanecheck.bench.rig import Bytes, Memory, Rig
 from lanecheck.bench.timing import Launch
 from lanecheck.cases import SIDES, Case
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.subject import Bits, Buffer, Params, Subject, Tensor
-from lanecheck.trial import draw_inputs
+from lanecheck.trial import draw_inputs, operands
 
 FORMULA = "inputs + packed + outputs, each once"
 REDUCED = 1024
-_MOVED = ("input", "packed", "output")
+MOVED = ("input", "packed", "output")
+"""Roles of the tensors that a launch must read or write."""
 
 
 class BenchSubject(Subject, Protocol):
@@ -77,15 +78,10 @@ class Workload:
             BadInput: if the subject counts more traffic than its operands hold.
         """
         workload = cls(subject, case(subject, params, "normal", seed))
-        held = sum(
-            math.prod(tensor.shape) * tensor.item.itemsize
-            for tensor in workload.tensors
-            if tensor.role in _MOVED
-        )
-        if not 0 < workload.bytes <= held:
+        if not 0 < workload.bytes <= workload.held:
             raise BadInput(
                 f"{workload.case.line}: traffic() says {workload.bytes} bytes, but the operands "
-                f"hold {held}; its GB/s would mean nothing"
+                f"hold {workload.held}; its GB/s would mean nothing"
             )
         return workload
 
@@ -93,6 +89,15 @@ class Workload:
     def bytes(self) -> int:
         """What one launch must move, by :data:`FORMULA`."""
         return self.subject.traffic(self.case.params)
+
+    @property
+    def held(self) -> int:
+        """Bytes of all that a launch must read or write."""
+        return sum(
+            math.prod(tensor.shape) * tensor.item.itemsize
+            for tensor in self.tensors
+            if tensor.role in MOVED
+        )
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -102,39 +107,63 @@ class Workload:
     def inputs(self) -> dict[str, Bits]:
         return draw_inputs(self.subject, self.case)
 
-
-def subject_launches(workload: Workload, library: ctypes.CDLL, copies: int) -> list[Launch]:
-    """The subject over ``copies`` copies of its operands on the current CUDA device."""
-    import torch
-
-    subject, params = workload.subject, workload.case.params
-    values = workload.inputs | subject.derive(params, workload.inputs)
-    tensors = [tensor for tensor in workload.tensors if tensor.role != "source"]
-    originals = {
-        tensor.name: torch.from_numpy(_placed(tensor, values.get(tensor.name))).cuda()
-        for tensor in tensors
-    }
-
-    def one_copy() -> Launch:
-        memory = {name: original.clone() for name, original in originals.items()}
-        buffers: Mapping[str, Buffer] = {
-            tensor.name: Buffer(
-                memory[tensor.name].data_ptr() + tensor.offset * tensor.item.itemsize
-            )
-            for tensor in tensors
+    @cached_property
+    def others(self) -> dict[str, Bits]:
+        """Other inputs, as dense: each tensor's values in reverse order."""
+        return {
+            name: np.ascontiguousarray(bits.reshape(-1)[::-1]).reshape(bits.shape)
+            for name, bits in self.inputs.items()
         }
 
-        def launch(stream: int, owned: Any = memory) -> None:
-            failure = subject.launch(library, params, buffers, stream)
-            if failure:
-                raise CannotRun(f"{workload.case.line}: {failure}")
+    def placed(self, inputs: Mapping[str, Bits]) -> dict[str, Bytes]:
+        """The bytes of every tensor of a launch with these inputs, from its aligned base; zeros where there
+        are no values."""
+        values = operands(self.subject, self.case.params, inputs)
+        return {
+            tensor.name: _placed(tensor, values.get(tensor.name)) for tensor in self.given.values()
+        }
 
-        return launch
+    @cached_property
+    def given(self) -> dict[str, Tensor]:
+        """What a launch is given, by name."""
+        return {tensor.name: tensor for tensor in self.tensors if tensor.role != "source"}
 
-    return [one_copy() for _ in range(copies)]
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a workload's operands: the launch over it, which owns it, and its memory by tensor."""
+
+    launch: Launch
+    memory: Mapping[str, Memory]
 
 
-def _placed(tensor: Tensor, values: Bits | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def lay_out(workload: Workload, rig: Rig, copies: int) -> list[Copy]:
+    """The subject over ``copies`` copies of its operands."""
+    held = {
+        name: rig.hold(contents, copies)
+        for name, contents in workload.placed(workload.inputs).items()
+    }
+    return [_copy(workload, rig, dict(zip(held, memory))) for memory in zip(*held.values())]
+
+
+def _copy(workload: Workload, rig: Rig, memory: Mapping[str, Memory]) -> Copy:
+    params = workload.case.params
+    buffers = {name: _buffer(workload.given[name], each) for name, each in memory.items()}
+
+    def launch(stream: int, owned: Mapping[str, Memory] = memory) -> None:
+        failure = workload.subject.launch(rig.library, params, buffers, stream)
+        if failure:
+            raise CannotRun(f"{workload.case.line}: {failure}")
+
+    return Copy(launch, memory)
+
+
+def _buffer(tensor: Tensor, memory: Memory) -> Buffer:
+    elements = None if memory.local is None else tensor.view(memory.local)
+    return Buffer(memory.address + tensor.offset * tensor.item.itemsize, elements)
+
+
+def _placed(tensor: Tensor, values: Bits | None) -> Bytes:
     """A tensor's bytes from its aligned base; zeros where there are no values."""
     memory = np.zeros(tensor.span * tensor.item.itemsize, np.uint8)
     if values is not None:

@@ -1,38 +1,45 @@
-"""One run: every shape of a subject, judged, then raced against its ceiling and its peers."""
+"""One run: every shape of a subject, judged, raced against its ceilings and its peers, and doubted."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lanecheck.bench import correctness, plan, telemetry
-from lanecheck.bench.ceiling import Ceiling, build
+from lanecheck.bench.ceiling import COPY, Ceiling, build, copying
+from lanecheck.bench.correctness import Ordinary
+from lanecheck.bench.cuda_rig import CudaRig
+from lanecheck.bench.inquiry import inquire
 from lanecheck.bench.model import (
     Absent,
     BenchRecord,
     Environment,
-    Judgement,
     Measurement,
     Row,
     Telemetry,
     Timing,
     Traffic,
+    disturbed,
     doubt,
 )
 from lanecheck.bench.peers import PEERS, Unavailable
 from lanecheck.bench.plan import Workload
-from lanecheck.bench.timing import METHOD, Clock, CudaGraphClock, Launch, copies, interleave
+from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Rig
+from lanecheck.bench.timing import Chain, Clock, Launch, sampled, undisturbed, warms
 from lanecheck.errors import CannotRun
-from lanecheck.subject import load
+from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target
 
 ROUNDS = 30
+MODE_ROUNDS = 10
+"""Samples of each of the subject's other modes."""
 
 
 def run(
@@ -63,20 +70,17 @@ def run(
     environment, uuid = describe(torch)
     target = Target(reference, "cuda", (environment.capability,), library)
     ceiling = Ceiling(build(environment.capability, toolchain or Toolchain()), environment.sms)
-    compiled = ctypes.CDLL(str(library))
-    clock, rng = CudaGraphClock(), random.Random(seed)
+    rng = random.Random(seed)
 
     before, rows = telemetry.read(uuid), []
-    for params in subject.bench_params():
-        workload = Workload.of(subject, params, seed)
-        judgements = correctness.judge(subject, params, target, seed)
-
-        def enter(workload: Workload = workload) -> Lineup:
-            return line_up(workload, compiled, ceiling, clock, environment.l2_bytes, rng)
-
-        rows.append(row(params, workload.bytes, judgements, enter, clock, rounds, rng))
-        on_row(rows[-1])
-        torch.cuda.empty_cache()
+    with telemetry.watch(uuid) as held_back:
+        rig = CudaRig(ctypes.CDLL(str(library)), environment.l2_bytes, held_back)
+        for params in subject.bench_params():
+            workload = Workload.of(subject, params, seed)
+            enter = partial(rivals, ceiling, rig.clock, rng, workload)
+            rows.append(row(params, workload, target, rig, enter, rounds, rng))
+            on_row(rows[-1])
+            torch.cuda.empty_cache()
     return BenchRecord(
         subject=subject.name,
         library_sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
@@ -98,72 +102,138 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Lineup:
-    """Who races over one shape."""
+class Rivals:
+    """Who races against the subject over one shape."""
 
-    copies: int
-    subject: Contender
     ceiling: Contender
+    copy: Contender
     peers: Sequence[Contender] = ()
     absent: Sequence[Absent] = ()
 
-    @property
-    def contenders(self) -> list[Contender]:
-        return [self.subject, self.ceiling, *self.peers]
+    def against(self, subject: Contender) -> list[Contender]:
+        """Everyone: the subject, the ceilings, the peers."""
+        return [subject, self.ceiling, self.copy, *self.peers]
+
+
+class Untimed(Exception):
+    """Why a shape has no times although it was found correct."""
 
 
 def row(
-    params: Mapping[str, int | str],
-    size: int,
-    judgements: Sequence[Judgement],
-    enter: Callable[[], Lineup],
-    clock: Clock,
+    params: Params,
+    workload: Workload,
+    target: Target,
+    rig: Rig,
+    enter: Callable[[int], Rivals],
     rounds: int,
     rng: random.Random,
 ) -> Row:
-    """One shape of ``size`` bytes a launch; it is timed only if it was found correct."""
-    timing = None if doubt(judgements) else race(enter(), size, clock, rounds, rng)
-    return Row.of(dict(params), Traffic(formula=plan.FORMULA, bytes=size), judgements, timing)
+    """One shape; it is timed only if it was found correct.
+
+    Args:
+        params: the shape, as the subject named it.
+        target: of one capability, the rig's.
+        enter: the rivals, over so many copies of the workload's operands.
+    """
+    judgements = correctness.judge(workload.subject, params, target, workload.case.seed)
+    timing, untimed = None, None
+    if not doubt(judgements):
+        further, ordinary = correctness.ordinary(workload, target)
+        judgements += further
+    if not doubt(judgements):
+        try:
+            timing = timed(workload, ordinary, rig, enter, rounds, rng)
+        except Untimed as reason:
+            untimed = str(reason)
+    traffic = Traffic(formula=plan.FORMULA, bytes=workload.bytes)
+    return Row.of(dict(params), traffic, judgements, timing, untimed)
 
 
-def race(lineup: Lineup, size: int, clock: Clock, rounds: int, rng: random.Random) -> Timing:
-    """Time everyone, interleaved; ``size`` is the bytes that each launch must move."""
-    samples = {each.name: clock.prepare(each.launches) for each in lineup.contenders}
-    taken = interleave(samples, rounds, rng)
-    subject, ceiling, *peers = (
-        Measurement.of(each.name, taken[each.name], size, each.detail) for each in lineup.contenders
+def timed(
+    workload: Workload,
+    ordinary: Ordinary,
+    rig: Rig,
+    enter: Callable[[int], Rivals],
+    rounds: int,
+    rng: random.Random,
+) -> Timing:
+    """Race everyone, time the subject in its other modes, and measure what would cast doubt on it all.
+
+    Raises:
+        Untimed: if the device was held back in every round.
+    """
+    turns = rig.copies(workload.bytes)
+    copies, entered = plan.lay_out(workload, rig, turns), enter(turns)
+    subject = Contender(workload.subject.name, [copy.launch for copy in copies])
+    persisting = rig.persisting_bytes()
+    chains = [rig.chain(each.launches) for each in entered.against(subject)]
+    taken = undisturbed(
+        {str(index): sampled(chain) for index, chain in enumerate(chains)},
+        rounds,
+        rng,
+        rig.held_back,
+    )
+    if taken.discarded == rounds:
+        raise Untimed(disturbed(taken.discarded, rounds, taken.reasons))
+    others, without = modes(workload, subject, chains[0], rig, rng)
+    facts = inquire(workload, copies, chains[0], ordinary, rig, persisting)
+    own, ceiling, copying, *peers = (
+        Measurement.of(each.name, times, workload.bytes, each.detail)
+        for each, times in zip(entered.against(subject), taken.times.values())
     )
     return Timing.of(
-        method=METHOD,
-        copies=lineup.copies,
-        subject=subject,
+        method=rig.methods[COLD_CHAIN],
+        copies=turns,
+        subject=own,
         ceiling=ceiling,
         peers=peers,
-        absent=lineup.absent,
+        absent=[*entered.absent, *without],
+        copy_ceiling=copying,
+        modes=others,
+        discarded=taken.discarded,
+        held_back=taken.reasons,
+        facts=facts,
     )
 
 
-def line_up(
-    workload: Workload,
-    library: ctypes.CDLL,
-    ceiling: Ceiling,
-    clock: Clock,
-    l2: int,
-    rng: random.Random,
-) -> Lineup:
-    """The subject, its ceiling and every peer that can take part, on the current CUDA device."""
-    turns = copies(workload.bytes, l2)
-    geometry, reads = ceiling.best(workload.bytes, turns, clock, rng)
+def modes(
+    workload: Workload, subject: Contender, chain: Chain, rig: Rig, rng: random.Random
+) -> tuple[list[Measurement], list[Absent]]:
+    """The subject's other modes, and those that mean nothing here.
+
+    Args:
+        chain: of the subject's launches over all copies.
+    """
+    samples, absent = {COLD_SINGLE: rig.single(chain, subject.launches[0])}, []
+    if warms(workload.held, rig.l2_bytes):
+        samples[WARM_CHAIN] = sampled(rig.chain(subject.launches[:1]))
+    else:
+        reason = f"{workload.held} bytes of operands do not stay in an L2 of {rig.l2_bytes}"
+        absent.append(Absent(name=WARM_CHAIN, reason=reason))
+    taken = undisturbed(samples, MODE_ROUNDS, rng, rig.held_back)
+    if taken.discarded == MODE_ROUNDS:
+        reason = disturbed(taken.discarded, MODE_ROUNDS, taken.reasons)
+        return [], [*absent, *(Absent(name=name, reason=reason) for name in samples)]
+    return [
+        Measurement.of(name, times, workload.bytes, rig.methods[name])
+        for name, times in taken.times.items()
+    ], absent
+
+
+def rivals(
+    ceiling: Ceiling, clock: Clock, rng: random.Random, workload: Workload, copies: int
+) -> Rivals:
+    """The ceilings and every peer that can take part, on the current CUDA device."""
+    geometry, reads = ceiling.best(workload.bytes, copies, clock, rng)
     peers, absent = [], []
     for peer in PEERS:
         try:
-            peers.append(Contender(peer.name, peer.launches(workload, turns)))
+            peers.append(Contender(peer.name, peer.launches(workload, copies)))
         except Unavailable as reason:
             absent.append(Absent(name=peer.name, reason=str(reason)))
-    return Lineup(
-        copies=turns,
-        subject=Contender(workload.subject.name, plan.subject_launches(workload, library, turns)),
+    return Rivals(
         ceiling=Contender("read ceiling", reads, str(geometry)),
+        copy=Contender("copy ceiling", copying(workload.bytes, copies), COPY),
         peers=peers,
         absent=absent,
     )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from lanecheck.bench.model import Absent, Reading
+from lanecheck.bench.model import Absent, Reading, Telemetry
 
 T = TypeVar("T")
 
@@ -26,6 +26,12 @@ REASONS = {
     0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
+HELD_BACK = frozenset(
+    {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+"""Reasons under which a GPU is not itself. The others hold nothing back that changes between rounds: an
+idle GPU says so between two launches; a clock that somebody set, for applications, for displays or for a
+group of boards, stays; and a power cap is the ordinary state of many a card under load."""
 
 
 def read(uuid: str) -> Reading | Absent:
@@ -35,6 +41,26 @@ def read(uuid: str) -> Reading | Absent:
             return _reading(nvml, gpu)
     except _NoAnswer as reason:
         return Absent(name="telemetry", reason=str(reason))
+
+
+@contextmanager
+def watch(uuid: str) -> Iterator[Callable[[], tuple[str, ...]]]:
+    """Says, whenever it is asked, what of :data:`HELD_BACK` holds the GPU back now; nothing where nobody
+    tells. The driver stays open meanwhile, so that asking costs microseconds."""
+    with ExitStack() as stack:
+        try:
+            nvml, gpu = stack.enter_context(_device(uuid))
+        except _NoAnswer:
+            yield tuple
+        else:
+            yield lambda: tuple(name for name in _reasons(nvml, gpu) or () if name in HELD_BACK)
+
+
+def held_back(found: Telemetry) -> list[str]:
+    """What of :data:`HELD_BACK` held the GPU back, before or after."""
+    readings = [each for each in (found.before, found.after) if isinstance(each, Reading)]
+    reasons = {reason for each in readings for reason in each.clock_event_reasons or ()}
+    return sorted(reasons & HELD_BACK)
 
 
 def driver_and_memory_clock(uuid: str) -> tuple[str | None, int | None]:
@@ -77,7 +103,6 @@ def _reading(nvml: Any, gpu: Any) -> Reading:
     def clock(kind: int) -> Callable[[], int]:
         return lambda: int(nvml.nvmlDeviceGetClockInfo(gpu, kind))
 
-    mask = _ask(nvml, lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
     processes = _ask(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
     return Reading(
         sm_clock_mhz=_ask(nvml, clock(nvml.NVML_CLOCK_SM)),
@@ -87,13 +112,17 @@ def _reading(nvml: Any, gpu: Any) -> Reading:
         ),
         power_w=_ask(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
         power_limit_w=_ask(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000),
-        clock_event_reasons=None
-        if mask is None
-        else tuple(name for bit, name in REASONS.items() if mask & bit),
+        clock_event_reasons=_reasons(nvml, gpu),
         other_processes=None
         if processes is None
         else sum(process.pid != os.getpid() for process in processes),
     )
+
+
+def _reasons(nvml: Any, gpu: Any) -> tuple[str, ...] | None:
+    """What determines the clocks now; None if it does not tell."""
+    mask = _ask(nvml, lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
+    return None if mask is None else tuple(name for bit, name in REASONS.items() if mask & bit)
 
 
 def _ask(nvml: Any, question: Callable[[], T]) -> T | None:

@@ -3,16 +3,23 @@
 A graph holds launches back to back, each over the next copy of its operands, and there are so many
 copies that whatever a launch reads has long left the L2. CUDA events time whole replays. Contenders
 are sampled in turn, in an order drawn anew each round, so that a drift of the GPU's clocks meets
-them all.
+them all; a round in which the GPU was held back counts for none of them.
+
+A launch back to back is not a launch alone: with programmatic dependent launch it begins before the one
+before it ends. So the subject is timed alone too, and with a warm L2, each under its own name.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-METHOD = "cuda graph, rotating buffers, cold L2"
+METHOD = "chain of launches in a cuda graph, rotating buffers, cold L2"
+WARM_CHAIN = "chain of launches in a cuda graph over one copy, warm L2"
+COLD_SINGLE = "one launch between two events, after a cold chain: cold L2, and nothing overlaps it"
 ROTATION = 600_000_000
 """Bytes of other copies that pass, at least, between two uses of one."""
 L2_MULTIPLE = 8
@@ -32,16 +39,89 @@ class Clock(Protocol):
     def prepare(self, launches: Sequence[Launch]) -> Sample: ...
 
 
-def copies(size: int, l2: int) -> int:
+class Chain(Protocol):
+    """Launches back to back, ready to run again and again.
+
+    Attributes:
+        launches: how many.
+    """
+
+    launches: int
+
+    def enqueue(self) -> None:
+        """Run them all, untimed; on a device that may return before they end."""
+
+    def time(self) -> float:
+        """Run them all: microseconds, by the timer. It waits for the timer, and for nothing else."""
+
+
+def sampled(chain: Chain) -> Sample:
+    """Samples of a chain. While the first of two replays warms it up, the host enqueues the other."""
+
+    def sample() -> float:
+        chain.enqueue()
+        return chain.time() / chain.launches
+
+    return sample
+
+
+def copies(size: int, l2: int, rotation: int = ROTATION) -> int:
     """How many copies of ``size`` bytes of operands to rotate over, with ``l2`` bytes of L2."""
-    apart = max(ROTATION, L2_MULTIPLE * l2)
+    apart = max(rotation, L2_MULTIPLE * l2)
     return 1 + -(-apart // size)
+
+
+def warms(size: int, l2: int) -> bool:
+    """Whether ``size`` bytes of operands stay in ``l2`` bytes of L2 from launch to launch.
+
+    In half of it: the other half is room for what shares a set by chance, and for a cache of two
+    partitions that keeps a line in both.
+    """
+    return size <= l2 // 2
 
 
 def rotation(launches: Sequence[Launch]) -> list[Launch]:
     """The launches of one graph: whole turns over the copies."""
     turns = -(-GRAPH_LAUNCHES // len(launches))
     return [*launches] * turns
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What interleaved sampling took.
+
+    Attributes:
+        times: microseconds a launch by contender, one a round that counts; equal indices belong together.
+        discarded: rounds that count for nobody.
+        reasons: what held the device back in those.
+    """
+
+    times: dict[str, tuple[float, ...]]
+    discarded: int
+    reasons: tuple[str, ...]
+
+
+def undisturbed(
+    samples: Mapping[str, Sample],
+    rounds: int,
+    rng: random.Random,
+    held_back: Callable[[], Sequence[str]],
+) -> Rounds:
+    """Sample every contender once a round, in random order, and drop the rounds in which the device was
+    held back; ``held_back``, asked after each round, says by what."""
+    kept: list[dict[str, float]] = []
+    reasons: set[str] = set()
+    for _ in range(rounds):
+        taken = {name: samples[name]() for name in rng.sample(list(samples), len(samples))}
+        if found := held_back():
+            reasons.update(found)
+        else:
+            kept.append(taken)
+    return Rounds(
+        times={name: tuple(taken[name] for taken in kept) for name in samples},
+        discarded=rounds - len(kept),
+        reasons=tuple(sorted(reasons)),
+    )
 
 
 def interleave(
@@ -52,11 +132,7 @@ def interleave(
     Returns:
         Microseconds a launch by contender, one a round, so that equal indices belong together.
     """
-    taken: dict[str, list[float]] = {name: [] for name in samples}
-    for _ in range(rounds):
-        for name in rng.sample(list(samples), len(samples)):
-            taken[name].append(samples[name]())
-    return {name: tuple(times) for name, times in taken.items()}
+    return undisturbed(samples, rounds, rng, tuple).times
 
 
 class CudaGraphClock:
@@ -66,15 +142,18 @@ class CudaGraphClock:
         import torch
 
         self._torch: Any = torch
-        self._stream = self._torch.cuda.Stream()
+        self.stream: Any = self._torch.cuda.Stream()
 
     def prepare(self, launches: Sequence[Launch]) -> Sample:
-        torch, stream = self._torch, self._stream
+        return sampled(self.chain(launches))
+
+    def chain(self, launches: Sequence[Launch]) -> CudaGraphChain:
+        """Whole turns over the launches, captured."""
+        torch, stream = self._torch, self.stream
         turns = rotation(launches)
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # loads modules, makes handles and workspaces
-            for launch in launches:
-                launch(stream.cuda_stream)
+        for launch in launches:  # loads modules, makes handles and workspaces
+            self.enqueue(launch)
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
@@ -84,15 +163,76 @@ class CudaGraphClock:
                     launch(stream.cuda_stream)
             finally:
                 graph.capture_end()
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        return CudaGraphChain(self, graph, turns)
+
+    def single(self, before: CudaGraphChain, launch: Launch) -> Sample:
+        """One launch, enqueued while the device still works at the chain ``before``: so neither the host
+        nor the copies that the launch does not read are in its time."""
 
         def sample() -> float:
-            with torch.cuda.stream(stream):
-                graph.replay()  # warm-up; while it runs, the host enqueues the timed replay
-                start.record()
-                graph.replay()
-                stop.record()
-            stop.synchronize()
-            return float(start.elapsed_time(stop)) * 1e3 / len(turns)  # `turns` owns the operands
+            before.enqueue()
+            with self.timing() as elapsed:
+                self.enqueue(launch)
+            return elapsed()
 
         return sample
+
+    def enqueue(self, launch: Launch) -> None:
+        """Launch it on the clock's stream, which is torch's current one meanwhile."""
+        with self._torch.cuda.stream(self.stream):
+            launch(self.stream.cuda_stream)
+
+    @contextmanager
+    def timing(self) -> Iterator[Sample]:
+        """Between two events on the clock's stream; what is yielded waits for the second, and then
+        returns the microseconds from one to the other."""
+        start, stop = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+        def elapsed() -> float:
+            stop.synchronize()
+            return float(start.elapsed_time(stop)) * 1e3
+
+        start.record(self.stream)
+        yield elapsed
+        stop.record(self.stream)
+
+
+class CudaGraphChain:
+    """A :class:`Chain` in a CUDA graph; it owns its launches, and they the operands."""
+
+    def __init__(self, clock: CudaGraphClock, graph: Any, turns: Sequence[Launch]) -> None:
+        self._clock, self._graph, self._turns = clock, graph, turns
+        self.launches = len(turns)
+
+    def enqueue(self) -> None:
+        self._clock.enqueue(lambda stream: self._graph.replay())
+
+    def time(self) -> float:
+        with self._clock.timing() as elapsed:
+            self.enqueue()
+        return elapsed()
+
+
+class Instant:
+    """A moment on a CUDA stream. The difference of two is seconds of device time; taking it waits for the
+    later one.
+
+    Args:
+        event: recorded, with timing enabled.
+    """
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def __sub__(self, earlier: Instant) -> float:
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3  # milliseconds
+
+
+def event_timer() -> Instant:
+    """Now, on torch's current stream: ``@pytest.mark.benchmark(timer=event_timer)``."""
+    import torch
+
+    event: Any = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return Instant(event)

@@ -1,4 +1,4 @@
-"""bench, compare, history, site, init."""
+"""bench, history, site, init."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import typer
 from rich.table import Table
 
 from lanecheck import gpu
-from lanecheck.bench import compare as comparison
 from lanecheck.bench.run import run as run_bench
-from lanecheck.bench.table import render
+from lanecheck.bench.table import render, span
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
@@ -90,28 +89,6 @@ def bench(
     raise typer.Exit(0 if done.valid else 1)
 
 
-def compare(
-    base: Annotated[Path, typer.Argument(help="A report with a benchmark.")],
-    head: Annotated[Path, typer.Argument(help="Another of the same device.")],
-) -> None:
-    """Compare the benchmarks of two reports, shape by shape.
-
-    What is compared is the share of the read ceiling. One report is one process, and the process is
-    the independent sample: so the verdict is INSUFFICIENT, whatever the ratio.
-
-    Example: lanecheck bench --json a.json && lanecheck bench --json b.json &&
-    lanecheck compare a.json b.json
-    """
-    reports = [model.read(base), model.read(head)]
-    records = []
-    for path, report in zip((base, head), reports):
-        if report.bench is None:
-            raise BadInput(f"{path} holds no benchmark; record one with lanecheck bench --record")
-        records.append(report.bench)
-    out.print(comparison.render(comparison.rows(*records)))
-    out.print("INSUFFICIENT: one process a side; two single processes show no difference.")
-
-
 def history(path: MatrixOption = None) -> None:
     """List the recorded reports, oldest first.
 
@@ -124,7 +101,7 @@ def history(path: MatrixOption = None) -> None:
             ", ".join(dict.fromkeys(report.environment.gpus)) or "host",
             report.source.commit,
             "[bold red]DISPROVEN[/]" if report.disproven else _shown(report),
-            comparison.span(report.bench) if report.bench else "",
+            span(report.bench) if report.bench else "",
         )
     out.print(table)
 
@@ -155,7 +132,7 @@ def init(
     print(f"{output}: now run lanecheck fuzz --subject {output.stem}:SUBJECT --cases 200")
 
 
-COMMANDS = (bench, compare, history, site, init)
+COMMANDS = (bench, history, site, init)
 
 
 def _shown(report: Report) -> str:

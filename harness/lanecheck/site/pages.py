@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from lanecheck.bench.compare import shape
+from lanecheck.bench.table import shape
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.oracles import bits
 from lanecheck.reports.model import (

@@ -1,8 +1,9 @@
 """Small programs that show the packed layout and the kernel's walk; numpy is all they need.
 
 ``python -m packed_gemv.labs.configs`` (lab 0) shows how configurations cut K;
-``python -m packed_gemv.labs.fragments`` (lab 2) shows what each lane loads, and that the answer is
-right.
+``python -m packed_gemv.labs.fragments`` (lab 2) shows what each lane holds and loads, and that the
+answer is right. ``packed_gemv.labs.pictures`` and ``packed_gemv.labs.page`` write the same as SVG
+files and as a page for a browser. ``kernel/LAYOUT.md`` tells it in order.
 """
 
 from __future__ import annotations

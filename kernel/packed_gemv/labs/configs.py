@@ -1,7 +1,7 @@
 """Lab 0: how a configuration cuts K, whether that divides evenly, and what happens if it does not.
 
 Run ``python -m packed_gemv.labs.configs``. With ``--k``, ``--s``, ``--nw`` or ``--u`` it follows
-one walk through K block by block; ``--u 3`` is the one to try.
+one walk through K block by block; ``--u 3`` is the one to try. ``--picture`` draws the walk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from packed_gemv.config import MAX_TOKENS, Config, UnevenError, select, table
 from packed_gemv.fragments import K_BLOCK, TOKENS
-from packed_gemv.labs import WIDTH, Parser, at_least_one, counted, runs, show
+from packed_gemv.labs import WIDTH, Parser, at_least_one, counted, runs, show, terminal
 from packed_gemv.layout import blocks
 
 #: Linear layers of published models, as (N, K).
@@ -76,11 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     one.add_argument("--s", type=at_least_one, help="slices of K (1)")
     one.add_argument("--nw", type=at_least_one, help="warps in a CTA (4)")
     one.add_argument("--u", type=at_least_one, help="K blocks in a trip (4)")
+    one.add_argument("--picture", action="store_true", help="as a picture, a column a block")
     args = parser.parse_args(argv)
     if args.m > MAX_TOKENS:
         parser.error(f"argument --m: {args.m} tokens: the kernel takes 1 to {MAX_TOKENS}")
 
-    if all(value is None for value in (args.k, args.s, args.nw, args.u)):
+    if not args.picture and all(v is None for v in (args.k, args.s, args.nw, args.u)):
         lines = _tables(args.m, args.dual)
     else:
         k = args.k or 512
@@ -88,6 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, value, most in (("K", k, 1 << 20), ("S·NW", walk.parts, 4096), ("U", walk.u, 64)):
             if value > most:
                 parser.error(f"{name} = {value}: this lab follows walks up to {name} = {most}")
+        if args.picture:
+            try:
+                terminal.show_lines(list(terminal.walk(walk, k)))
+            except ValueError as refusal:
+                parser.error(str(refusal))
+            return 0
         lines = _one_walk(walk, k)
     show(lines)
     return 0

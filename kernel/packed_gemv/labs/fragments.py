@@ -1,13 +1,15 @@
-"""Lab 2: what each lane loads, and that the emulated warps come to the right answer.
+"""Lab 2: what each lane holds and loads, and that the emulated warps come to the right answer.
 
-Run ``python -m packed_gemv.labs.fragments``. Part 1 reads the packed array: which weights lie in
-each lane's 16 bytes. Part 2 computes ``x · Wᵀ`` with the emulator, in real arithmetic, from a
-weight packed the same way. ``--break`` exchanges the two halves of x between the mma steps, and the
-error becomes about 1.
+Run ``python -m packed_gemv.labs.fragments``. Part 1 tells what each lane and register of
+``mma.m16n8k16`` holds, which k that is, counted naturally and packed, and reads the packed array:
+which weights lie in each lane's 16 bytes, and what other loads would cost. ``--picture`` draws it.
+Part 2 computes ``x · Wᵀ`` with the emulator, in real arithmetic, from a weight packed the same way.
+``--break`` exchanges the two halves of x between the mma steps, and the error becomes about 1.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -17,13 +19,14 @@ import numpy.typing as npt
 from packed_gemv import fragments as f
 from packed_gemv.config import MAX_TOKENS, Config
 from packed_gemv.emulator import Float64, Problem, bf16_bits, bf16_to_float64, emulate
-from packed_gemv.labs import Parser, at_least_one, counted, runs, show
-from packed_gemv.layout import PackedWeight, blocks, pack
+from packed_gemv.labs import Parser, at_least_one, counted, lanes, runs, show, terminal
+from packed_gemv.labs.lanes import K as K
+from packed_gemv.labs.lanes import N as N
+from packed_gemv.layout import PackedWeight, blocks
 
-N, K = 64, 512
+EXAMPLE = 13  # the lane that a picture marks
 _LANES_SHOWN = 6
 _MOST_SLICES = 64
-_BF16 = 2  # bytes
 
 _Bits = npt.NDArray[np.uint16]
 
@@ -43,7 +46,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--u", type=at_least_one, default=4, help="K blocks in a trip (4)")
     parser.add_argument("--s", type=at_least_one, default=1, help="slices of K (1)")
     parser.add_argument("--dual", action="store_true", help="two weights over the same x")
+    parser.add_argument(
+        "--picture",
+        nargs="?",
+        type=_lane,
+        const=EXAMPLE,
+        metavar="LANE",
+        help=f"draw who holds what instead, with one lane marked ({EXAMPLE})",
+    )
     args = parser.parse_args(argv)
+    if args.picture is not None:
+        lane = args.picture
+        parts = (terminal.operands(lane), terminal.packed_axes(), terminal.reads(lane))
+        terminal.show_lines([line for part in parts for line in (*part, [])][:-1])
+        return 0
     if args.m > MAX_TOKENS:
         parser.error(f"argument --m: {args.m} tokens: the kernel takes 1 to {MAX_TOKENS}")
     if args.s > _MOST_SLICES:
@@ -52,18 +68,55 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = Config(args.nw, args.u, args.s, blocks(args.m, f.TOKENS), args.dual)
     except ValueError as refusal:
         parser.error(str(refusal))
-    show([*_what_lanes_load(), "", *_one_problem(args.m, config, args.broken)])
+    part_1 = [*_what_lanes_hold(), "", *_what_lanes_load(), "", *_what_loads_cost()]
+    show([*part_1, "", *_one_problem(args.m, config, args.broken)])
     return 0
+
+
+def _lane(text: str) -> int:
+    if text.isdecimal() and int(text) < f.LANES:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a lane: 0 to {f.LANES - 1}")
 
 
 # --- part 1
 
 
+def _what_lanes_hold() -> Iterator[str]:
+    yield "Part 1. What lanes hold of A (W), B (x) and C (y) in one mma.m16n8k16"
+    yield ""
+    yield "      A: row, slots                       B: slots, token   C: row, token"
+    yield "lane  A0       A1       A2       A3       B0       B1       C0   C1   C2   C3"
+    for lane in range(_LANES_SHOWN):
+        a = [
+            f"{f.A_ROW[lane, v]},{f.A_SLOT[lane, v]}-{f.A_SLOT[lane, v + 1]}"
+            for v in range(0, 8, 2)
+        ]
+        b = [
+            f"{f.B_SLOT[lane, v]}-{f.B_SLOT[lane, v + 1]},{f.B_COLUMN[lane, v]}"
+            for v in range(0, 4, 2)
+        ]
+        c = [f"{f.D_ROW[lane, v]},{f.D_COLUMN[lane, v]}" for v in range(4)]
+        columns = "".join(f"{text:9}" for text in a + b) + "".join(f"{text:5}" for text in c)
+        yield f"{lane:4}  {columns.rstrip()}"
+    yield ""
+    yield "The k, inside its 32-wide block, that each slot stands for"
+    yield "slot             " + _numbers(np.arange(f.SLOTS))
+    for labelling in lanes.LABELLINGS:
+        for step in (0, 1):
+            name = f"{labelling}, step {step}"
+            yield f"{name:17}" + _numbers(lanes.slot_k(labelling, step))
+
+
+def _numbers(values: npt.NDArray[np.int64]) -> str:
+    return "".join(f"{value:3}" for value in values.tolist())
+
+
 def _what_lanes_load() -> Iterator[str]:
-    # A weight whose elements are their own positions, packed: the table is read off, not derived.
-    packed = pack(np.arange(N * K).reshape(N, K))
-    lanes = f"lanes 0-{_LANES_SHOWN - 1}"
-    yield f"Part 1. What {lanes} load of the first K block of W[{N}, {K}]: (row, k)"
+    # Of a weight whose elements are their own positions: the table is read off, not derived.
+    packed = lanes.positions()
+    shown = f"lanes 0-{_LANES_SHOWN - 1}"
+    yield f"What {shown} load of the first K block of packed W[{N}, {K}]: (row, k)"
     yield ""
     yield "lane step  register 0        register 1        register 2        register 3"
     for lane in range(_LANES_SHOWN):
@@ -72,33 +125,43 @@ def _what_lanes_load() -> Iterator[str]:
             label = f"{lane:4}" if step == 0 else " " * 4
             registers = (f"{pairs[i]} {pairs[i + 1]}" for i in range(0, 8, 2))
             yield f"{label}{step:5}  " + "".join(f"{text:18}" for text in registers).rstrip()
-    yield ""
+
+
+def _what_loads_cost() -> Iterator[str]:
     yield "Where a lane's first fragment lies, as byte offsets"
     yield "lane  row-major W: four loads of 4 bytes   packed: one load of 16 bytes"
+    offsets = lanes.packed_bytes(0, 0)
+    rows, k = lanes.a_places("natural", 0)
     for lane in range(_LANES_SHOWN):
-        natural = _BF16 * (f.A_ROW[lane] * K + f.A_SLOT[lane])[::2]
-        places = ", ".join(f"{place:4}" for place in natural)
-        yield f"{lane:4}  {places:36}{_offset(packed, 0, lane):6}"
+        pieces = lanes.pieces(lanes.row_major_bytes(rows, k)[lane])
+        assert [length for _, length in pieces] == [4] * 4
+        places = ", ".join(f"{start:4}" for start, _ in pieces)
+        yield f"{lane:4}  {places:36}{offsets[lane]:6}"
     yield ""
+    apart, packed = lanes.row_major_loads(0), lanes.packed_load(0)
+    one, sectors = apart[0], f"{apart[0].sectors} sectors of {lanes.SECTOR} bytes"
+    yield f"Row-major, a warp makes {len(apart)} loads. Each wants {one.wanted} bytes from {one.rows} rows"
+    yield f"and touches {sectors}: {one.moved} bytes are moved."
+    rows, k = (np.stack([lanes.a_places("packed", step)[i][0] for step in (0, 1)]) for i in (0, 1))
+    both = lanes.pieces(sorted(lanes.row_major_bytes(rows, k).ravel().tolist()))
+    assert [length for _, length in both] == [lanes.UNIT] * 2
+    yield f"Relabelled in place, lane 0 needs {len(both)} pieces of {lanes.UNIT} bytes for both steps,"
+    yield f"at bytes {' and '.join(str(start) for start, _ in both)}: wide loads, but still from two rows."
+    yield f"Packed, it makes one, for {packed.wanted} bytes: {packed.sectors} sectors, all of them wanted."
     for step in (0, 1):
-        offsets = [_offset(packed, step, lane) for lane in range(f.LANES)]
-        assert np.array_equal(np.diff(offsets), np.full(f.LANES - 1, 16))
-        first, end = offsets[0], offsets[-1] + 16
+        offsets = lanes.packed_bytes(0, step)
+        assert np.array_equal(np.diff(offsets), np.full(f.LANES - 1, lanes.UNIT))
+        first, end = int(offsets[0]), int(offsets[-1]) + lanes.UNIT
         yield f"Step {step}: the warp reads bytes {first}-{end - 1}, {end - first} contiguous bytes"
-
-
-def _offset(packed: npt.NDArray[np.generic], step: int, lane: int) -> int:
-    """Bytes from the start of the packed weight to a lane's load in the first K block."""
-    return int(np.ravel_multi_index((0, 0, step, lane, 0), packed.shape)) * _BF16
+    block = int(lanes.packed_bytes(1, 0)[0] - lanes.packed_bytes(0, 0)[0])
+    yield f"The next K block is {block // lanes.UNIT} units of {lanes.UNIT} bytes further on"
 
 
 # --- part 2
 
 
 def _one_problem(m: int, config: Config, broken: bool) -> Iterator[str]:
-    rng = np.random.default_rng(5)
-    x = _values(rng, m)
-    weights = [_values(rng, N) for _ in range(config.mats)]
+    x, weights = operands(m, config.mats)
     read = halves_exchanged(x) if broken else x
     packed = tuple(PackedWeight.of(weight) for weight in weights)
     outputs = emulate(Problem(read, packed, (None,) * config.mats), config, Float64())
@@ -121,10 +184,17 @@ def _one_problem(m: int, config: Config, broken: bool) -> Iterator[str]:
     if broken:
         yield "Broken: before the emulation, values 0-3 and 4-7 of every octet of x change"
         yield "places, so step 0 multiplies its weights by what belongs to step 1."
+        yield "The fault swap-x-halves does this to the kernel's source, to the same bits."
     for i, (y, weight) in enumerate(zip(outputs, weights, strict=True)):
         expected = bf16_to_float64(x) @ bf16_to_float64(weight).T
         name = f"W{i}" if config.dual else "W"
         yield f"Relative Frobenius error against x @ {name}.T: {_error(y, expected):.1e}"
+
+
+def operands(m: int, mats: int) -> tuple[_Bits, list[_Bits]]:
+    """The lab's ``x [m, K]`` and its one or two weights ``[N, K]``."""
+    rng = np.random.default_rng(5)
+    return _values(rng, m), [_values(rng, N) for _ in range(mats)]
 
 
 def _values(rng: np.random.Generator, rows: int) -> _Bits:

@@ -40,9 +40,9 @@ ALPHA = 0.01
 MARGIN = 0.005
 """Smaller changes of the time count as none; a ratio, 0.005 is 0.5 %.
 
-The widest round margin with room to spare, simulated by :mod:`lanecheck.bench.power` for 12 pairs: with
-0.6 % noise between processes a slow-down of 2 % is found in 98 of 100 runs (in 95 at 0.75 %, in 83 at
-1 %), and with 0.2 % noise unchanged code is shown to be the same in 97.
+The widest round margin with room to spare, simulated by :mod:`.power` for 12 pairs: with 0.6 % noise
+between processes a slow-down of 2 % is found in 98 of 100 runs (in 95 at 0.75 %, in 83 at 1 %), and with
+0.2 % noise unchanged code is shown to be the same in 97.
 """
 
 

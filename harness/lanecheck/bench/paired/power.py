@@ -21,7 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest
 
-from lanecheck.bench.gate import MARGIN, VERDICTS, Floats, SignedRank, Verdict, decide, pairs_needed
+from lanecheck.bench.paired.gate import (
+    MARGIN,
+    VERDICTS,
+    Floats,
+    SignedRank,
+    Verdict,
+    decide,
+    pairs_needed,
+)
 from lanecheck.errors import BadInput
 
 SLOW_DOWNS = (0.0, 0.01, 0.02, 0.05)

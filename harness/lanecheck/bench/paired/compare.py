@@ -1,0 +1,324 @@
+"""Base against head: both built, both shown correct, then paired in fresh processes; see :mod:`.gate`.
+
+Nothing is timed where nothing can differ: the same machine code under the same host code is SAME.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+
+from lanecheck.bench import telemetry
+from lanecheck.bench.paired.arms import Arm
+from lanecheck.bench.paired.fresh import ProcessLost
+from lanecheck.bench.paired.journal import Journal, opened
+from lanecheck.bench.paired.pairing import SIDES, Side, Turn, gated, schedule
+from lanecheck.bench.paired.record import (
+    ArmRecord,
+    Header,
+    LostRecord,
+    PairingRecord,
+    ProcessRecord,
+    ShownRecord,
+    Values,
+)
+from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
+from lanecheck.build import tree
+from lanecheck.errors import BadInput, CannotRun
+from lanecheck.matrix import Arch
+
+ROUNDS = 10
+RETRIES = 3
+"""How often a process that is lost may be repeated, in one invocation."""
+
+
+class Processes(Protocol):
+    """Answers tasks, each in a fresh process. Raises ProcessLost if there is no answer."""
+
+    def build(self, task: Build) -> Offer: ...
+    def show(self, tasks: Sequence[Show]) -> Generator[Shown, None, None]: ...
+    def time(self, task: Time) -> Timed: ...
+
+
+class Listener(Protocol):
+    """Hears how far a comparison is."""
+
+    def stage(self, title: str, total: float | None = None) -> None: ...
+    def advance(self, done: float, note: str = "") -> None: ...
+    def end(self, summary: str, good: bool | None = True) -> None: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a comparison runs.
+
+    Attributes:
+        arch: what is built; None for host execution.
+        capability: of the GPU, or of the tensor core that host execution computes with.
+        machine: the GPU's name, or what the host is.
+        unit: digest of the GPU's identifier; empty for host execution.
+    """
+
+    device: Literal["host", "cuda"]
+    arch: Arch | None
+    capability: str
+    machine: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Two arms that are built, and everything that decides what a comparison of them is.
+
+    Attributes:
+        operands: a folder for what each arm's launches are given, while the comparison runs.
+    """
+
+    header: Header
+    place: Place
+    arms: dict[Side, Arm]
+    libraries: dict[Side, str | None]
+    operands: Path
+
+    @property
+    def changes(self) -> list[str]:
+        """What of the code differs, in words."""
+        return [*self.header.base.code.changes(self.header.head.code)]
+
+    @property
+    def configs(self) -> list[str]:
+        return [*self.header.base.configs]
+
+    @property
+    def log(self) -> str:
+        """A file name that no other code has."""
+        keys = (_digest(arm.code)[:12] for arm in (self.header.base, self.header.head))
+        return f"{'-'.join(keys)}-{self.place.device}.jsonl"
+
+    def show(self, side: Side, config: str) -> Show:
+        """The task that shows a config of an arm correct."""
+        return Show(**self._of(side), params=self._arm(side).configs[config])
+
+    def time(self, side: Side, order: int) -> Time:
+        """The task that times an arm's configs, in an order that is drawn from ``order``."""
+        arm, rounds = self._arm(side), self.header.rounds
+        return Time(**self._of(side), configs=arm.configs, rounds=rounds, order=order)
+
+    def _arm(self, side: Side) -> ArmRecord:
+        return self.header.base if side == "base" else self.header.head
+
+    def _of(self, side: Side) -> dict[str, Any]:
+        """What both tasks have."""
+        return {
+            "subject": self.header.subject,
+            "folder": str(self.arms[side].folder),
+            "library": self.libraries[side],
+            "device": self.place.device,
+            "arch": self.header.arch,
+            "capability": self.place.capability,
+            "seed": self.header.seed,
+            "operands": str(self.operands / side),
+        }
+
+
+def prepared(
+    arms: tuple[Arm, Arm],
+    place: Place,
+    subject: str,
+    processes: Processes,
+    operands: Path,
+    *,
+    pairs: int,
+    rounds: int,
+    seed: int,
+) -> Prepared:
+    """Build both arms, and find out what is gated.
+
+    Raises:
+        CannotRun: if one cannot be built.
+        BadInput: if neither says what to time.
+    """
+    sides = dict(zip(SIDES, arms))
+    offers: dict[Side, Offer] = {}
+    for side, arm in sides.items():
+        task = Build(subject=subject, folder=str(arm.folder), device=place.device, arch=place.arch)
+        try:
+            offers[side] = processes.build(task)
+        except ProcessLost as error:
+            raise CannotRun(f"{side} {arm.given}: {error}") from None
+    configs = dict(zip(SIDES, _gated(offers["base"], offers["head"], subject)))
+
+    def record(side: Side) -> ArmRecord:
+        arm = sides[side]
+        return ArmRecord(
+            given=arm.given, commit=arm.commit, code=offers[side].code, configs=configs[side]
+        )
+
+    header = Header(
+        subject=subject,
+        benchmark=_digest(tree(Path(__file__).parents[1])),
+        device=place.device,
+        arch=place.arch.name if place.arch else "plain",
+        machine=place.machine,
+        unit=place.unit,
+        seed=seed,
+        pairs=pairs,
+        rounds=rounds,
+        base=record("base"),
+        head=record("head"),
+    )
+    libraries = {side: offer.library for side, offer in offers.items()}
+    return Prepared(header, place, sides, libraries, operands)
+
+
+def compare(
+    comparison: Prepared,
+    processes: Processes,
+    log: Path,
+    listener: Listener,
+    force: bool = False,
+) -> PairingRecord:
+    """The verdict on head.
+
+    Args:
+        log: of every process; a comparison that was cut goes on from there.
+        force: time even code that does not differ.
+
+    Raises:
+        BadInput: if the log is of another comparison.
+    """
+    header = comparison.header
+    if not comparison.changes and not force:
+        return PairingRecord.of(header, (), None)
+    with opened(log, header) as journal:
+        unshown = _shown(comparison, processes, journal, listener)
+        if unshown:
+            return PairingRecord.of(header, (), unshown)
+        refusal = _timed(comparison, processes, journal, listener)
+        return PairingRecord.of(header, journal.entries, refusal)
+
+
+def seconds_each(comparison: Prepared, processes: Processes) -> float:
+    """Seconds a process takes, from one of base that counts for nothing.
+
+    Raises:
+        CannotRun: if it does not answer.
+    """
+    start = time.monotonic()
+    found = processes.time(comparison.time("base", 0))
+    return time.monotonic() - start - found.drawing_s
+
+
+def _gated(base: Offer, head: Offer, subject: str) -> tuple[dict[str, Values], dict[str, Values]]:
+    """Each arm's configs; those of the benchmark, if neither names any for the gate."""
+    configs = gated(base.gate, head.gate)
+    if not configs[0]:
+        configs = gated(base.bench, head.bench)
+    if not configs[0]:
+        raise BadInput(f"subject '{subject}' has neither gate_params() nor bench_params()")
+    return configs
+
+
+def _shown(
+    comparison: Prepared, processes: Processes, journal: Journal, listener: Listener
+) -> str | None:
+    """Have what the journal lacks judged; why something is not shown correct, or None."""
+    every = [(side, config) for side in SIDES for config in comparison.configs]
+    missing = [each for each in every if each not in journal.outputs]
+    listener.stage("correct", len(every))
+    with closing(processes.show([comparison.show(*each) for each in missing])) as answers:
+        for side, config in missing:
+            listener.advance(len(journal.outputs), f"{side} {config}")
+            try:
+                found = next(answers)
+            except ProcessLost as error:
+                found = Shown(doubt=str(error), output=None)
+            if found.output is None:
+                doubt = f"{side} is not shown correct, so nothing is timed: {config}: {found.doubt}"
+                listener.end(doubt, False)
+                return doubt
+            journal.append(ShownRecord(arm=side, config=config, output=found.output))
+    listener.end(f"{len(comparison.configs)} configs of base and of head")
+    return None
+
+
+def _timed(
+    comparison: Prepared, processes: Processes, journal: Journal, listener: Listener
+) -> str | None:
+    """Run the processes that the journal lacks; why that came to an end too soon, or None."""
+    turns = schedule(comparison.header.pairs, comparison.header.seed)
+    resumed = len(journal.processes)
+    listener.stage("processes", len(turns))
+    for index, turn in enumerate(turns):
+        listener.advance(index, _left(journal.processes, len(turns)))
+        if index < resumed:
+            continue
+        for _ in range(1 + RETRIES):
+            try:
+                journal.append(_process(comparison, processes, turn, index, journal.outputs))
+                break
+            except ProcessLost as error:
+                lost = LostRecord(pair=turn.pair, kind=turn.kind, side=turn.side, reason=str(error))
+                journal.append(lost)
+        else:
+            refusal = (
+                f"process {index + 1}, of {turn.arm}, was lost {1 + RETRIES} times: {lost.reason}"
+            )
+            listener.end(refusal, False)
+            return refusal
+    repeated = len(journal.lost)
+    listener.end(
+        f"{len(turns)} processes"
+        + (f", {resumed} from the log" if resumed else "")
+        + (f", {repeated} repeated: {journal.lost[-1].reason}" if repeated else "")
+    )
+    return None
+
+
+def _process(
+    comparison: Prepared,
+    processes: Processes,
+    turn: Turn,
+    index: int,
+    outputs: Mapping[tuple[Side, str], str],
+) -> ProcessRecord:
+    """Raises ProcessLost if the process does not count."""
+    start = time.monotonic()
+    found = processes.time(comparison.time(turn.arm, index))
+    wrong = [
+        config
+        for config in comparison.configs
+        if found.outputs.get(config) != outputs[turn.arm, config]
+    ]
+    if wrong:
+        raise ProcessLost(f"{wrong[0]}: other outputs than those that were shown correct")
+    if found.telemetry and (reasons := telemetry.held_back(found.telemetry)):
+        raise ProcessLost(f"the GPU was held back: {', '.join(reasons)}")
+    return ProcessRecord(
+        pair=turn.pair,
+        kind=turn.kind,
+        side=turn.side,
+        medians_us=found.medians_us,
+        telemetry=found.telemetry,
+        seconds=time.monotonic() - start,
+    )
+
+
+def _left(done: Sequence[ProcessRecord], total: int) -> str:
+    if not done:
+        return ""
+    return f"{(total - len(done)) * median(each.seconds for each in done):.0f} s left"
+
+
+def _digest(content: BaseModel | Mapping[str, str]) -> str:
+    plain = content.model_dump() if isinstance(content, BaseModel) else content
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

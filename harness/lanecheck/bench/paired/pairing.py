@@ -1,0 +1,129 @@
+"""Which processes a comparison runs, in which order, and what their medians say: pure, and from a seed.
+
+Half of the pairs are of base and head, half, the control, of base and base. Everything is drawn up front:
+which pair is which, and in which order its two processes run. So a run that was cut goes on where it
+stopped, and the control meets the same drift of the machine as what it controls.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from lanecheck.bench.paired.gate import Comparison, Pairs, Verdict, differences, judge, overall
+from lanecheck.errors import BadInput
+
+Side = Literal["base", "head"]
+Kind = Literal["change", "control"]
+T = TypeVar("T")
+SIDES: tuple[Side, Side] = ("base", "head")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One process.
+
+    Attributes:
+        pair: its number in the order of time, from 0.
+        kind: whether the pair is of base and head, or of base and base.
+        side: on which side of the pair's difference it stands.
+    """
+
+    pair: int
+    kind: Kind
+    side: Side
+
+    @property
+    def arm(self) -> Side:
+        """Whose code runs: in a control it is base's on both sides."""
+        return self.side if self.kind == "change" else "base"
+
+
+def schedule(pairs: int, seed: int) -> list[Turn]:
+    """The processes of ``pairs`` pairs and as many controls, in the order in which they run.
+
+    Each pair's order is a toss of its own, as the signed-rank test supposes.
+    """
+    rng = random.Random(seed)
+    kinds: list[Kind] = ["change", "control"] * pairs
+    rng.shuffle(kinds)
+    return [
+        Turn(pair, kind, side)
+        for pair, kind in enumerate(kinds)
+        for side in rng.sample(SIDES, len(SIDES))
+    ]
+
+
+def named(shapes: Iterable[Mapping[str, int | str]]) -> dict[str, dict[str, int | str]]:
+    """Launches by what the user calls them: the sizes, or every parameter where sizes are not enough.
+
+    Raises:
+        BadInput: if two are the same.
+    """
+    listed = [dict(params) for params in shapes]
+    for name_of in (title, _whole):
+        names = {name_of(params): params for params in listed}
+        if len(names) == len(listed):
+            return names
+    raise BadInput("the subject names the same launch twice")
+
+
+def title(params: Mapping[str, int | str]) -> str:
+    """``M=1 N=6144 K=4096``; every parameter, where these are not the subject's axes."""
+    axes = [axis for axis in "mnk" if axis in params]
+    return " ".join(f"{axis.upper()}={params[axis]}" for axis in axes) or _whole(params)
+
+
+def gated(
+    base: Mapping[str, T] | None, head: Mapping[str, T] | None
+) -> tuple[dict[str, T], dict[str, T]]:
+    """Every config that either arm names, with each arm's own parameters for it.
+
+    An arm that does not name one runs it as the other does: so no config leaves the gate because head
+    no longer lists it, and a base that is older than the list can be compared.
+    """
+    every = {**(base or {}), **(head or {})}
+    return {**every, **(base or {})}, {**every, **(head or {})}
+
+
+def compared(
+    turns: Sequence[Turn], medians: Sequence[Mapping[str, float]]
+) -> dict[str, Comparison]:
+    """The gate's verdict on every config.
+
+    Args:
+        turns: what ran.
+        medians: of each, by config, in any unit; all have the same configs.
+    """
+    taken = {(turn.kind, turn.pair, turn.side): found for turn, found in zip(turns, medians)}
+
+    def of(config: str, kind: Kind) -> tuple[float, ...]:
+        base, head = (
+            [found[config] for (k, _, s), found in sorted(taken.items()) if (k, s) == (kind, side)]
+            for side in SIDES
+        )
+        return differences(base, head)
+
+    configs = medians[0] if medians else ()
+    return judge({name: Pairs(of(name, "change"), of(name, "control")) for name in configs})
+
+
+def concluded(configs: Mapping[str, Comparison]) -> tuple[Verdict, str]:
+    """The verdict on head and its cause in one sentence; the largest change speaks for the others."""
+    verdict = overall(each.verdict for each in configs.values())
+    decisive = {name: each for name, each in configs.items() if each.verdict is verdict}
+    name = max(decisive, key=lambda name: _size(decisive[name]))
+    cause = decisive[name].cause
+    if any(each.cause != cause for each in configs.values()):
+        cause = f"{name}: {cause}"
+    return verdict, f"{len(decisive)} of {len(configs)} configs {verdict.value}; {cause}"
+
+
+def _whole(params: Mapping[str, int | str]) -> str:
+    return " ".join(f"{name.upper()}={value}" for name, value in params.items())
+
+
+def _size(comparison: Comparison) -> float:
+    return abs(comparison.estimate.effect) if comparison.estimate else 0.0

@@ -1,0 +1,197 @@
+"""The record of a paired comparison: plain, strict, complete enough to judge again without the machine.
+
+A log holds it line by line while it comes about: first what is compared, then each arm's correctness,
+then every process. A :class:`PairingRecord` is the whole, and none can be made whose verdict does not
+follow from its processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from lanecheck.bench.model import Telemetry
+from lanecheck.bench.paired.gate import Comparison, Verdict
+from lanecheck.bench.paired.pairing import SIDES, Kind, Side, Turn, compared, concluded, schedule
+
+Values = dict[str, Union[int, str]]
+Microseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Code(_Strict):
+    """What an arm executes.
+
+    Attributes:
+        gpu: digest of the GPU's machine code (its SASS); None if there is none.
+        library: digest of the library's host code; None if there is no library.
+        files: digest of each file of the kernel's package outside its CUDA sources, by name.
+    """
+
+    gpu: str | None
+    library: str | None
+    files: dict[str, str]
+
+    def changes(self, other: Code) -> Iterator[str]:
+        """What differs, in words."""
+        if self.gpu != other.gpu:
+            yield "the GPU's machine code"
+        if self.library != other.library:
+            yield "the library's host code"
+        names = sorted(self.files.keys() | other.files.keys())
+        if files := [name for name in names if self.files.get(name) != other.files.get(name)]:
+            yield ", ".join(files[:3]) + (f" and {len(files) - 3} more files" * (len(files) > 3))
+
+
+class ArmRecord(_Strict):
+    """One arm.
+
+    Attributes:
+        given: what the user named.
+        commit: of a revision; None for a folder.
+        code: what it executes.
+        configs: the parameters of its launches, by gated config.
+    """
+
+    given: str
+    commit: str | None
+    code: Code
+    configs: dict[str, Values]
+
+
+class Header(_Strict):
+    """What is compared, and how: a log goes on only under an equal one.
+
+    Attributes:
+        benchmark: digest of the code that times.
+        machine: the GPU's name, or what the host is.
+        unit: digest of the GPU's identifier; empty for host execution.
+        pairs: of base and head, and as many of base and base.
+        rounds: samples of every config in a process.
+    """
+
+    entry: Literal["header"] = "header"
+    subject: str
+    benchmark: str
+    device: Literal["host", "cuda"]
+    arch: str
+    machine: str
+    unit: str
+    seed: int
+    pairs: int = Field(ge=1)
+    rounds: int = Field(ge=1)
+    base: ArmRecord
+    head: ArmRecord
+
+
+class ShownRecord(_Strict):
+    """The oracles found a config of an arm's library correct.
+
+    Attributes:
+        output: digest of what it computed from the operands that are timed.
+    """
+
+    entry: Literal["shown"] = "shown"
+    arm: Side
+    config: str
+    output: str
+
+
+class ProcessRecord(_Strict):
+    """One fresh process: its place in the order, and the median of its rounds for every config."""
+
+    entry: Literal["process"] = "process"
+    pair: int
+    kind: Kind
+    side: Side
+    medians_us: dict[str, Microseconds]
+    telemetry: Telemetry | None
+    seconds: float
+
+    @property
+    def turn(self) -> Turn:
+        return Turn(self.pair, self.kind, self.side)
+
+
+class LostRecord(_Strict):
+    """A process that counts for nothing, and why. It was repeated."""
+
+    entry: Literal["lost"] = "lost"
+    pair: int
+    kind: Kind
+    side: Side
+    reason: str
+
+
+Entry = Union[Header, ShownRecord, ProcessRecord, LostRecord]
+ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="entry")])
+
+
+class PairingRecord(_Strict):
+    """A comparison and its verdict.
+
+    Attributes:
+        refusal: why there is no complete set of processes; None if there is, or none was needed.
+        configs: the gate's verdicts; empty where nothing was timed, or not enough.
+    """
+
+    format: Literal[1] = 1
+    header: Header
+    shown: tuple[ShownRecord, ...]
+    processes: tuple[ProcessRecord, ...]
+    lost: tuple[LostRecord, ...]
+    refusal: str | None
+    configs: dict[str, Comparison]
+    verdict: Verdict
+    cause: str
+
+    @classmethod
+    def of(cls, header: Header, entries: Sequence[Entry], refusal: str | None) -> PairingRecord:
+        """The verdict that a log's entries give."""
+        processes = tuple(each for each in entries if isinstance(each, ProcessRecord))
+        configs, verdict, cause = _judged(header, processes, refusal)
+        return cls(
+            header=header,
+            shown=tuple(each for each in entries if isinstance(each, ShownRecord)),
+            processes=processes,
+            lost=tuple(each for each in entries if isinstance(each, LostRecord)),
+            refusal=refusal,
+            configs=configs,
+            verdict=verdict,
+            cause=cause,
+        )
+
+    @model_validator(mode="after")
+    def _follows(self) -> PairingRecord:
+        shown = {(each.arm, each.config) for each in self.shown}
+        needed = {(side, config) for side in SIDES for config in self.header.base.configs}
+        if self.processes and shown != needed:
+            raise ValueError("an arm that was not shown correct has no times")
+        planned = schedule(self.header.pairs, self.header.seed)[: len(self.processes)]
+        if [each.turn for each in self.processes] != planned:
+            raise ValueError("the processes are not those that the seed draws")
+        configs, verdict, cause = _judged(self.header, self.processes, self.refusal)
+        if (self.configs, self.verdict, self.cause) != (configs, verdict, cause):
+            raise ValueError(f"the verdict is {self.verdict.value}, but the processes give {cause}")
+        return self
+
+
+def _judged(
+    header: Header, processes: Sequence[ProcessRecord], refusal: str | None
+) -> tuple[dict[str, Comparison], Verdict, str]:
+    if refusal is not None:
+        return {}, Verdict.INSUFFICIENT, refusal
+    changes = [*header.base.code.changes(header.head.code)]
+    if not processes and not changes:
+        return {}, Verdict.SAME, "same machine code and same host code: there is nothing to time"
+    if len(processes) != 4 * header.pairs:
+        missing = f"{len(processes)} of {4 * header.pairs} processes ran"
+        return {}, Verdict.INSUFFICIENT, missing
+    found = compared([each.turn for each in processes], [each.medians_us for each in processes])
+    verdict, cause = concluded(found)
+    return found, verdict, cause

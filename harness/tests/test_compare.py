@@ -1,0 +1,775 @@
+"""The paired gate end to end: under processes that say what a test wants, and once under real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from lanecheck import cli, gpu
+from lanecheck.bench.host import LONG_ENOUGH, Host, HostClock
+from lanecheck.bench.model import Reading, Telemetry
+from lanecheck.bench.paired import compare as comparison
+from lanecheck.bench.paired import fresh, machine_code
+from lanecheck.bench.paired.arms import Arm, checked_out
+from lanecheck.bench.paired.compare import RETRIES, Place, prepared
+from lanecheck.bench.paired.fresh import FreshProcesses, ProcessLost
+from lanecheck.bench.paired.gate import Verdict, pairs_needed
+from lanecheck.bench.paired.journal import opened, processes_in
+from lanecheck.bench.paired.pairing import gated, named, schedule
+from lanecheck.bench.paired.record import Code, PairingRecord
+from lanecheck.bench.paired.table import render
+from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
+from lanecheck.bench.placing import operands, place
+from lanecheck.bench.plan import Workload
+from lanecheck.errors import BadInput, CannotRun
+from lanecheck.subject import Bits, Params, Subject, Tensor
+from lanecheck.values import real_values
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIGS = {"M=1": {"m": 1}, "M=8": {"m": 8}}
+HOST = Place("host", None, "9.0", "cpu")
+
+KERNEL = pytest.mark.skipif(
+    not (REPOSITORY / "kernel").is_dir(), reason="the harness alone is checked out"
+)
+GIT = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+
+
+class Scripted:
+    """Processes that are none. An arm's folder is its name.
+
+    Args:
+        slower: what head's time is over base's, less 1.
+        versions: what the arms' code is.
+        doubts: by arm, why it is not correct.
+        events: by index of the process that is asked for, something that happens instead of an answer.
+    """
+
+    def __init__(
+        self,
+        slower: float = 0.0,
+        versions: tuple[str, str] = ("old", "new"),
+        doubts: Mapping[str, str] | None = None,
+        events: Mapping[int, Callable[[], Timed]] | None = None,
+    ) -> None:
+        self.slower, self.versions = slower, dict(zip(("base", "head"), versions))
+        self.doubts, self.events = doubts or {}, events or {}
+        self.asked: list[str] = []
+        self.judged: list[str] = []
+        self._noise = np.random.default_rng(0).normal(0, 1e-3, 1000)
+
+    def build(self, task: Build) -> Offer:
+        code = Code(gpu=None, library=None, files={"kernel.py": self.versions[task.folder]})
+        return Offer(library=None, code=code, gate=CONFIGS, bench=None)
+
+    def show(self, tasks: Sequence[Show]) -> Generator[Shown, None, None]:
+        for task in tasks:
+            self.judged.append(task.folder)
+            doubt = self.doubts.get(task.folder)
+            yield Shown(doubt=doubt, output=None if doubt else task.folder)
+
+    def time(self, task: Time) -> Timed:
+        index = len(self.asked)
+        self.asked.append(task.folder)
+        if index in self.events:
+            return self.events[index]()
+        factor = 1 + self.slower * (task.folder == "head")
+        noise = np.exp(self._noise[task.order])
+        return answer(10 * factor * float(noise), task.folder)
+
+
+def answer(median: float = 10.0, output: str = "base", reasons: Sequence[str] = ()) -> Timed:
+    """What a process says whose GPU named these reasons to clock down."""
+    reading = Reading(
+        sm_clock_mhz=None,
+        memory_clock_mhz=None,
+        temperature_c=None,
+        power_w=None,
+        power_limit_w=None,
+        clock_event_reasons=tuple(reasons),
+        other_processes=None,
+    )
+    return Timed(
+        medians_us={"M=1": median, "M=8": median + 1},
+        outputs=dict.fromkeys(CONFIGS, output),
+        telemetry=Telemetry(before=reading, after=reading) if reasons else None,
+        drawing_s=0.0,
+    )
+
+
+def crash() -> Timed:
+    raise ProcessLost("died of SIGSEGV")
+
+
+def interrupt() -> Timed:
+    raise KeyboardInterrupt
+
+
+class Silent:
+    """A listener that keeps what it is told at the end of each stage."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stage(self, title: str, total: float | None = None) -> None: ...
+    def advance(self, done: float, note: str = "") -> None: ...
+
+    def end(self, summary: str, good: bool | None = True) -> None:
+        self.said.append(summary)
+
+
+def compare(
+    processes: Scripted,
+    folder: Path,
+    force: bool = False,
+    pairs: int = 12,
+    seed: int = 0,
+    listener: Silent | None = None,
+) -> PairingRecord:
+    arms = tuple(Arm(name, None, Path(name)) for name in ("base", "head"))
+    found = prepared(
+        arms,  # type: ignore[arg-type]
+        HOST,
+        "kernel:SUBJECT",
+        processes,
+        folder / "operands",
+        pairs=pairs,
+        rounds=1,
+        seed=seed,
+    )
+    return comparison.compare(found, processes, folder / "log.jsonl", listener or Silent(), force)
+
+
+# The order ------------------------------------------------------------------------------------
+
+
+def test_the_order_is_random_and_follows_from_the_seed():
+    turns = schedule(50, seed=1)
+    assert turns == schedule(50, seed=1) != schedule(50, seed=2)
+    pairs = list(zip(turns[::2], turns[1::2]))
+    assert [first.pair for first, _ in pairs] == list(range(100))
+    for first, second in pairs:
+        assert (first.pair, first.kind) == (second.pair, second.kind)
+        assert {first.side, second.side} == {"base", "head"}
+    for kind in ("change", "control"):
+        firsts = [first.side for first, _ in pairs if first.kind == kind]
+        assert len(firsts) == 50
+        assert 10 < firsts.count("base") < 40
+    early = [first.kind for first, _ in pairs[:50]]
+    assert 10 < early.count("control") < 40
+    assert {turn.arm for turn in turns if turn.kind == "control"} == {"base"}
+    assert all(turn.arm == turn.side for turn in turns if turn.kind == "change")
+
+
+def test_every_config_that_either_arm_names_is_gated_with_each_arms_own_parameters():
+    base, head = {"a": 1, "b": 2}, {"b": 3, "c": 4}
+    assert gated(base, head) == ({"a": 1, "b": 2, "c": 4}, {"a": 1, "b": 3, "c": 4})
+    assert gated(None, head) == (head, head)
+    assert gated(None, None) == ({}, {})
+
+
+def test_configs_are_named_by_their_sizes_or_else_by_every_parameter():
+    plain, split = {"m": 1, "n": 2, "k": 3, "s": 1}, {"m": 1, "n": 2, "k": 3, "s": 2}
+    assert named([plain]) == {"M=1 N=2 K=3": plain}
+    assert list(named([plain, split])) == ["M=1 N=2 K=3 S=1", "M=1 N=2 K=3 S=2"]
+    assert list(named([{"rows": 5}])) == ["ROWS=5"]
+    with pytest.raises(BadInput, match="the same launch twice"):
+        named([plain, plain])
+
+
+# Verdicts -------------------------------------------------------------------------------------
+
+
+def test_identical_code_is_the_same_and_nothing_runs(tmp_path):
+    processes = Scripted(slower=0.5, versions=("old", "old"))
+    record = compare(processes, tmp_path)
+    assert (record.verdict, record.configs, record.processes) == (Verdict.SAME, {}, ())
+    assert record.cause == "same machine code and same host code: there is nothing to time"
+    assert processes.asked == processes.judged == []
+    assert not any(tmp_path.iterdir())
+
+
+def test_identical_code_that_is_timed_all_the_same_does_not_alarm(tmp_path):
+    record = compare(Scripted(versions=("old", "old")), tmp_path, force=True)
+    assert record.verdict is Verdict.SAME
+    assert len(record.processes) == 48
+    assert set(record.configs) == set(CONFIGS)
+
+
+@pytest.mark.parametrize(
+    ("slower", "verdict", "cause"),
+    [
+        (0.02, Verdict.SLOW, r"2 of 2 configs SLOW; M=1: head is (2\.0|1\.9)\d% slower, at least"),
+        (-0.02, Verdict.FAST, r"2 of 2 configs FAST; M=1: head is (2\.0|1\.9)\d% faster"),
+        (0.0, Verdict.SAME, r"2 of 2 configs SAME; M=1: head equals base within 0\.50%"),
+        (0.005, Verdict.AMBIGUOUS, r"2 of 2 configs AMBIGUOUS; M=1: 12 pairs show neither"),
+    ],
+)
+def test_the_verdict_is_the_gates(slower, verdict, cause, tmp_path):
+    record = compare(Scripted(slower), tmp_path)
+    assert record.verdict is verdict
+    assert re.match(cause, record.cause)
+    assert render(record).row_count == 2
+
+
+def test_a_procedure_that_tells_its_arms_apart_gives_no_verdict(tmp_path):
+    """Whatever stands second in a control takes longer if it is called head."""
+    turns = schedule(12, 0)
+    slow = {
+        index: lambda turn=turn: answer(11.0, turn.arm)
+        for index, turn in enumerate(turns)
+        if turn.kind == "control" and turn.side == "head"
+    }
+    record = compare(Scripted(events=slow), tmp_path)
+    assert record.verdict is Verdict.INSUFFICIENT
+    assert re.match(
+        r"2 of 2 configs INSUFFICIENT; M=1: base is (10\.0|9\.9)\d% slower than itself",
+        record.cause,
+    )
+
+
+def test_too_few_pairs_are_insufficient(tmp_path):
+    record = compare(Scripted(slower=0.5), tmp_path, pairs=2)
+    assert record.verdict is Verdict.INSUFFICIENT
+    assert f"2 pairs, but 2 gated configs need {pairs_needed(2)}" in record.cause
+
+
+@pytest.mark.parametrize("arm", ["base", "head"])
+def test_a_kernel_that_is_not_shown_correct_is_not_timed(arm, tmp_path):
+    processes = Scripted(doubts={arm: "integers: fail: y[0] is 1"})
+    for _ in range(2):
+        record = compare(processes, tmp_path)
+        assert record.verdict is Verdict.INSUFFICIENT
+        assert record.cause == (
+            f"{arm} is not shown correct, so nothing is timed: M=1: integers: fail: y[0] is 1"
+        )
+    assert processes.asked == []
+    assert processes.judged.count(arm) == 2  # a doubt is no fact of the log
+
+
+def test_what_differs_is_said_in_words():
+    old = Code(gpu="1", library="1", files=dict.fromkeys("abcdef", "1"))
+    new = Code(gpu="2", library="2", files={"a": "1", "x": "1"})
+    assert [*old.changes(old)] == []
+    assert [*old.changes(new)] == [
+        "the GPU's machine code",
+        "the library's host code",
+        "b, c, d and 3 more files",
+    ]
+
+
+# Processes that are lost ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (crash, "died of SIGSEGV"),
+        (lambda: answer(output="other"), "M=1: other outputs than those that were shown correct"),
+        (
+            lambda: answer(reasons=["hw_thermal_slowdown", "sw_power_cap"]),
+            "the GPU was held back: hw_thermal_slowdown",
+        ),
+    ],
+)
+def test_a_process_that_does_not_count_is_repeated_and_said(event, reason, tmp_path):
+    said = Silent()
+    processes = Scripted(events={5: event, 6: event, 20: event})
+    record = compare(processes, tmp_path, listener=said)
+    assert record.verdict is Verdict.SAME
+    assert len(processes.asked) == 51
+    assert [lost.reason for lost in record.lost] == [reason] * 3
+    assert said.said[-1] == f"48 processes, 3 repeated: {reason}"
+
+
+def test_one_that_is_always_lost_ends_the_comparison(tmp_path):
+    processes = Scripted(slower=0.5, events=dict.fromkeys(range(10, 99), crash))
+    record = compare(processes, tmp_path)
+    assert record.verdict is Verdict.INSUFFICIENT
+    assert re.match(r"process 11, of (base|head), was lost 4 times: died of SIGSEGV", record.cause)
+    assert len(processes.asked) == 10 + 1 + RETRIES
+    assert len(record.processes) == 10
+    assert compare(Scripted(slower=0.5), tmp_path).verdict is Verdict.SLOW  # it goes on
+
+
+# The log --------------------------------------------------------------------------------------
+
+
+def test_a_cut_run_goes_on_where_it_stopped(tmp_path):
+    whole = compare(Scripted(slower=0.02), tmp_path / "whole")
+    for stop in (0, 13, 30):
+        with pytest.raises(KeyboardInterrupt):
+            compare(Scripted(slower=0.02, events={stop: interrupt}), tmp_path / f"{stop}")
+        rest, said = Scripted(slower=0.02), Silent()
+        resumed = compare(rest, tmp_path / f"{stop}", listener=said)
+        assert rest.judged == []
+        assert len(rest.asked) == 48 - stop
+        assert [p.medians_us for p in resumed.processes] == [p.medians_us for p in whole.processes]
+        assert (resumed.configs, resumed.cause) == (whole.configs, whole.cause)
+    again = Scripted()
+    assert compare(again, tmp_path / "30").verdict is Verdict.SLOW
+    assert again.asked == []
+
+
+def test_a_line_that_was_cut_is_run_again(tmp_path):
+    compare(Scripted(), tmp_path)
+    log = tmp_path / "log.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:20]) + lines[20][:50])
+    rest = Scripted()
+    assert compare(rest, tmp_path).verdict is Verdict.SAME
+    assert (
+        len(rest.asked) == 48 - 15
+    )  # below the header and two configs of two arms that were shown
+    assert log.read_bytes().count(b"\n") == len(lines)
+
+
+def test_the_log_of_another_comparison_is_refused(tmp_path):
+    compare(Scripted(), tmp_path)
+    for change, words in (
+        ({"seed": 1}, "another seed"),
+        ({"pairs": 8, "seed": 1}, "another seed, pairs"),
+    ):
+        with pytest.raises(BadInput, match=f"log of another comparison \\({words}\\)"):
+            compare(Scripted(), tmp_path, **change)
+    with pytest.raises(BadInput, match="another head"):
+        compare(Scripted(versions=("old", "newer")), tmp_path)
+    (tmp_path / "log.jsonl").write_text('{"some": "thing"}\n')
+    with pytest.raises(BadInput, match="is not the log of a comparison"):
+        compare(Scripted(), tmp_path)
+
+
+def test_a_log_has_one_writer(tmp_path):
+    header = compare(Scripted(), tmp_path).header
+    log = tmp_path / "log.jsonl"
+    with opened(log, header), pytest.raises(CannotRun, match="another comparison writes"):
+        compare(Scripted(), tmp_path)
+    assert processes_in(log, header) == 48
+    assert processes_in(tmp_path / "none.jsonl", header) == 0
+
+
+def test_a_record_is_read_as_it_was_written_and_none_can_be_made_up(tmp_path):
+    record = compare(Scripted(slower=0.02), tmp_path)
+    text = record.model_dump_json()
+    assert PairingRecord.model_validate_json(text) == record
+    for change in (
+        {"verdict": "SAME"},
+        {"shown": []},
+        {"processes": record.model_dump(mode="json")["processes"][1:]},
+        {"more": 1},
+    ):
+        with pytest.raises(ValidationError):
+            PairingRecord.model_validate_json(json.dumps({**json.loads(text), **change}))
+
+
+# On the host ----------------------------------------------------------------------------------
+
+
+def test_the_host_clock_repeats_until_a_sample_is_long_and_rotates_over_the_copies():
+    launched: list[int] = []
+    ticks = count(step=0)
+
+    def now() -> int:
+        return len(launched) * 1000 + next(ticks)
+
+    launches = [lambda stream, copy=copy: launched.append(copy) for copy in range(3)]
+    sample = HostClock(now).prepare(launches)
+    before = len(launched)
+    assert sample() == 1.0  # a microsecond a launch
+    assert (len(launched) - before) * 1000 >= LONG_ENOUGH
+    assert launched == [index % 3 for index in range(len(launched))]
+
+
+class Packing(Subject):
+    """y = x · wᵀ with rows apart, over a w that is packed (as it is), once or not at all."""
+
+    name = "packing"
+
+    def __init__(self, packs: bool) -> None:
+        self.packs = packs
+
+    def bench_params(self) -> list[Params]:
+        return []
+
+    def traffic(self, params: Params) -> int:
+        return 1
+
+    def tensors(self, params: Params) -> list[Tensor]:
+        m, n, k = (int(params[axis]) for axis in "mnk")
+        return [
+            Tensor("x", (m, k), "bf16", "input"),
+            Tensor("w", (n, k), "bf16", "source"),
+            Tensor("packed", (n, k), "bf16", "packed"),
+            Tensor("y", (m, n), "fp32", "output", row_stride=n + 3),
+        ]
+
+    def terms(self, params: Params) -> int:
+        return int(params["k"])
+
+    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
+        assert self.packs, "packed again"
+        return {"packed": inputs["w"]}
+
+    def launch(self, library: Any, params: Params, buffers: Any, stream: int) -> None:
+        x, w, y = (buffers[name].elements for name in ("x", "packed", "y"))
+        y[...] = (real_values(x) @ real_values(w).T).astype(np.float32).view(np.uint32)
+
+
+def test_operands_are_drawn_and_packed_by_the_first_process_alone(tmp_path):
+    params = {"m": 2, "n": 5, "k": 32}
+    digests = []
+    for packs in (True, False):
+        workload = Workload.of(Packing(packs), params, seed=3)
+        placed = place(workload, operands(workload, tmp_path), Host(None, "9.0"))
+        assert len(placed.launches) == 4
+        for launch in placed.launches:
+            launch(0)
+        digests.append(placed.digest())
+        ((_, region),) = placed.outputs
+        region.memory[4 * 5] = 1  # between the rows
+        assert placed.digest() == digests[-1]
+        region.memory[0] ^= 1
+        assert placed.digest() != digests[-1]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_the_digest_of_machine_code_knows_no_comments(tmp_path):
+    def built(source: str, folder: str) -> str:
+        here = tmp_path / folder
+        here.mkdir()
+        (here / "a.cpp").write_text(source)
+        subprocess.run(
+            ["g++", "-g", "-shared", "-fPIC", "a.cpp", "-o", "a.so"], cwd=here, check=True
+        )
+        return machine_code.digest(here / "a.so")
+
+    same = built("int f() { return 1; }\n", "a"), built("// one\n\nint f() { return 1; }\n", "b")
+    assert same[0] == same[1] != built("int f() { return 2; }\n", "c")
+    with pytest.raises(CannotRun, match="not a little-endian ELF file"):
+        machine_code.digest(tmp_path / "a" / "a.cpp")
+
+
+@KERNEL
+def test_the_gated_shapes_of_the_kernel_can_be_launched():
+    subject = pytest.importorskip("packed_gemv.subject").SUBJECT
+    sizes = {device: named(subject.gate_params(device)) for device in ("cuda", "host")}
+    assert len(sizes["cuda"]) == 20
+    assert {params["m"] for params in sizes["cuda"].values()} == {1, 2, 8, 16, 32, 64}
+    assert pairs_needed(len(sizes["cuda"])) <= 12
+    for device, configs in sizes.items():
+        for params in configs.values():
+            weights = params["n"] * params["k"]
+            assert subject.tensors(params)
+            assert weights < (400_000 if device == "host" else 200_000_000)
+
+
+# Arms -----------------------------------------------------------------------------------------
+
+SUBJECT = """
+import os
+import sys
+import time
+from lanecheck.bench.plan import BenchSubject
+from lanecheck.values import real_values
+import numpy as np
+from lanecheck.subject import Product, Subject, Tensor
+
+print("a kernel that talks")
+SPOILT = False
+BEFORE = None
+
+
+class Small(Subject):
+    name = "small"
+
+    def draw(self, draw):
+        return {axis: draw.integer(1, 4) for axis in "mnk"}
+
+    def gate_params(self, device):
+        return [{"m": 2, "n": 4, "k": 8}, {"m": 1, "n": 4, "k": 8}]
+
+    def traffic(self, params):
+        return 2 * params["m"] * params["k"]
+
+    def tensors(self, params):
+        m, n, k = (params[axis] for axis in "mnk")
+        return [
+            Tensor("x", (m, k), "bf16", "input"),
+            Tensor("w", (n, k), "bf16", "input"),
+            Tensor("y", (m, n), "fp32", "output"),
+        ]
+
+    def terms(self, params):
+        return params["k"]
+
+    def launch(self, library, params, buffers, stream):
+        x, w, y = (buffers[name].elements for name in "xwy")
+        product = (real_values(x) @ real_values(w).T).astype(np.float32)
+        y[...] = product.view(np.uint32)
+        if SPOILT:
+            y[0, 0] ^= 1
+
+    def products(self, params):
+        return [Product("y", "x", "w")]
+
+    def reference(self, params, inputs):
+        return {"y": real_values(inputs["x"]) @ real_values(inputs["w"]).T}
+
+
+SUBJECT = Small()
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A repository with a small kernel, which is the current folder."""
+    root = tmp_path / "checkout"
+    package = root / "kernel" / "small_gemv"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "subject.py").write_text(SUBJECT)
+    matrix = (REPOSITORY / "matrix.yaml").read_text()
+    changed = re.sub(r"^subject: .*", "subject: small_gemv.subject:SUBJECT", matrix, flags=re.M)
+    (root / "matrix.yaml").write_text(changed)
+    (root / ".gitignore").write_text(".lanecheck/\n__pycache__/\n")
+    git(root, "init", "--quiet")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "a kernel")
+    monkeypatch.syspath_prepend(str(root / "kernel"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(root)
+    return root
+
+
+def change(checkout: Path, old: str = "SPOILT = False", new: str = "SPOILT = bool(0)") -> None:
+    file = checkout / "kernel" / "small_gemv" / "subject.py"
+    file.write_text(file.read_text().replace(old, new))
+
+
+def worktrees(checkout: Path) -> int:
+    left = [*checkout.parent.glob("lanecheck-*")]
+    assert not left, left
+    return git(checkout, "worktree", "list").count("\n")
+
+
+REFERENCE = "small_gemv.subject:SUBJECT"
+
+
+@GIT
+def test_a_revision_lies_in_a_worktree_that_is_gone_afterwards(checkout):
+    change(checkout)
+    for error in (None, KeyboardInterrupt, CannotRun):
+        with (
+            suppress(KeyboardInterrupt, CannotRun),
+            checked_out("HEAD", ".", checkout, REFERENCE) as (base, head),
+        ):
+            assert base.commit == git(checkout, "rev-parse", "HEAD").strip()
+            assert head.commit is None
+            assert head.folder == checkout / "kernel"
+            texts = [(arm.folder / "small_gemv" / "subject.py").read_text() for arm in (base, head)]
+            assert ["bool(0)" in text for text in texts] == [False, True]
+            assert git(checkout, "worktree", "list").count("\n") == 2
+            if error:
+                raise error
+        assert not base.folder.exists()
+        assert worktrees(checkout) == 1
+
+
+@GIT
+def test_a_path_that_exists_wins(checkout):
+    (checkout / "HEAD").mkdir()
+    with (
+        pytest.raises(BadInput, match="HEAD has no folder kernel"),
+        checked_out("HEAD", ".", checkout, REFERENCE),
+    ):
+        pass
+
+
+@GIT
+@pytest.mark.parametrize(
+    ("base", "reference", "message"),
+    [
+        ("nope", REFERENCE, "nope is neither a folder nor a git revision of"),
+        ("--all", REFERENCE, "--all is neither a folder nor a git revision of"),
+        ("matrix.yaml", REFERENCE, "matrix.yaml is a file: name a git revision, or a folder"),
+        ("HEAD", "lanecheck.template:SUBJECT", "outside the checkout"),
+        ("HEAD", "nope:SUBJECT", "cannot find 'nope'"),
+    ],
+)
+def test_what_is_no_arm_is_refused(base, reference, message, checkout):
+    with pytest.raises(BadInput, match=message), checked_out(base, ".", checkout, reference):
+        pass
+    assert worktrees(checkout) == 1
+
+
+# Real processes -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lanecheck(monkeypatch, capsys):
+    """Runs the command line in this process: exit code, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lanecheck", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+@GIT
+def test_a_whole_comparison(checkout, lanecheck):
+    words = ("compare", "HEAD", ".", "--device", "host", "--pairs", "1", "--rounds", "2")
+    code, said, _ = lanecheck(*words)
+    assert code == 0
+    assert "SAME: same machine code and same host code: there is nothing to time" in said
+    assert not (checkout / ".lanecheck").exists()
+
+    change(checkout)
+    code, said, _ = lanecheck(*words, "--plan")
+    assert code == 0
+    assert "base and head differ in subject.py" in said
+    assert re.search(r"4 processes, each of 2 configs: about \d+ s", said)
+    assert not (checkout / ".lanecheck").exists()
+
+    code, said, complaint = lanecheck(*words, "--json", "record.json")
+    assert code == 3, complaint
+    assert "host execution: this exercises the gate, and says nothing of a GPU" in said
+    assert "2 configs need 8 pairs: expect INSUFFICIENT" in said
+    assert re.search(r"M=2 N=4 K=8 .* INSUFFICIENT", said)
+    record = PairingRecord.model_validate_json(Path("record.json").read_bytes())
+    assert record.verdict is Verdict.INSUFFICIENT
+    assert record.header.base.commit == git(checkout, "rev-parse", "HEAD").strip()
+    assert [process.turn for process in record.processes] == schedule(1, 0)
+    assert record.lost == ()
+    (log,) = Path(".lanecheck/compare").iterdir()
+    assert len(log.read_text().splitlines()) == 1 + 4 + 4
+
+    code, said, _ = lanecheck(*words)
+    assert code == 3
+    assert "4 processes, 4 from the log" in said
+    assert worktrees(checkout) == 1
+
+
+@GIT
+def test_a_wrong_kernel_is_refused(checkout, lanecheck):
+    change(checkout, new="SPOILT = True")
+    code, said, _ = lanecheck("compare", "HEAD", ".", "--device", "host")
+    assert code == 3
+    assert "INSUFFICIENT: head is not shown correct, so nothing is timed: M=2 N=4 K=8" in said
+    assert worktrees(checkout) == 1
+
+
+def tasks(checkout: Path) -> Build:
+    return Build(subject=REFERENCE, folder=str(checkout / "kernel"), device="host", arch=None)
+
+
+@GIT
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("os._exit(7)", "left with exit code 7"),
+        ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
+        ("raise ValueError('no')", "ValueError: no"),
+        ("sys.exit(0)", "no answer"),
+        ("time.sleep(60)", "hang: no end within 3 s"),
+    ],
+)
+def test_a_process_that_does_not_answer_says_why(line, message, checkout, monkeypatch):
+    monkeypatch.setitem(fresh.LIMITS, "build", 3.0)
+    change(checkout, "BEFORE = None", line)
+    with pytest.raises(ProcessLost, match=re.escape(message)):
+        FreshProcesses().build(tasks(checkout))
+
+
+@GIT
+def test_the_kernel_is_the_arms_and_no_other_that_is_installed(checkout, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    inherited = FreshProcesses({**os.environ, "PYTHONPATH": str(checkout / "kernel")})
+    with pytest.raises(ProcessLost, match="not from the arm's"):
+        inherited.build(replace_folder(tasks(checkout), elsewhere))
+    offer = inherited.build(tasks(checkout))
+    assert list(offer.gate or ()) == ["M=2 N=4 K=8", "M=1 N=4 K=8"]
+    assert sorted(offer.code.files) == ["__init__.py", "subject.py"]
+
+
+def replace_folder(task: Build, folder: Path) -> Build:
+    return task.model_copy(update={"folder": str(folder)})
+
+
+@GIT
+def test_an_interrupt_leaves_no_process_no_worktree_and_a_usable_log(checkout):
+    change(checkout)
+    command = [sys.executable, "-m", "lanecheck", "compare", "HEAD", ".", "--device", "host"]
+    path = os.pathsep.join([str(checkout / "kernel"), str(fresh.HARNESS)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    running = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    logs = checkout / ".lanecheck" / "compare"
+    for _ in until(60):
+        assert running.poll() is None, running.communicate()
+        if any(b'"entry":"process"' in log.read_bytes() for log in logs.glob("*.jsonl")):
+            break
+    running.send_signal(signal.SIGINT)
+    _, complaint = running.communicate(timeout=30)
+    assert running.returncode == 130, complaint
+    assert worktrees(checkout) == 1
+    (log,) = logs.iterdir()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["entry"] for line in lines[:6]] == ["header", *["shown"] * 4, "process"]
+
+
+def until(seconds: float) -> Iterator[None]:
+    """Again and again, for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.05)
+    raise TimeoutError
+
+
+def test_without_a_gpu_there_is_a_host(monkeypatch, lanecheck):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(gpu, "detect", list)
+    code, _, complaint = lanecheck("compare", "HEAD", ".")
+    assert code == 3
+    assert "no GPU on this machine loads sm_90a; use --device host" in complaint
+
+
+def test_every_verdict_has_an_exit_code():
+    from lanecheck.cli.comparing import EXIT_CODES
+
+    assert {verdict: EXIT_CODES.get(verdict, 0) for verdict in Verdict} == {
+        Verdict.SLOW: 1,
+        Verdict.INSUFFICIENT: 3,
+        Verdict.AMBIGUOUS: 0,
+        Verdict.FAST: 0,
+        Verdict.SAME: 0,
+    }
