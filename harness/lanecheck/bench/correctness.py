@@ -56,7 +56,7 @@ def ordinary(workload: Workload, target: Target) -> tuple[list[Judgement], Ordin
     Args:
         target: of one capability.
     """
-    ((_, drawn),) = observe(workload.subject, workload.case, target)
+    ((_, drawn),) = observe(workload.subject, workload.case, target, workload.inputs)
     run = drawn.launch(workload.case.params, workload.others)
     others = replace(drawn, inputs=workload.others, runs=(run,))
     judgements = [
@@ -74,7 +74,7 @@ def _judged(
 
 
 def _verdicts(observation: Observation, ladder: tuple[ModuleType, ...]) -> Iterator[Judgement]:
-    for verdict in oracles.judge(observation, ladder):
+    for verdict in oracles.judge(observation, ladder, every_turn=True):
         yield Judgement(
             line=observation.case.line,
             oracle=verdict.oracle,

@@ -55,7 +55,7 @@ class Operands(_Strict):
     Attributes:
         bytes: of all copies of the inputs and packed tensors.
         differing_bytes: how many of these are not those drawn.
-        zero_bits: share of the bits of one copy that are zero.
+        zero_bits: share of the bits of one copy that are zero, padding apart.
     """
 
     bytes: int = Field(gt=0)

@@ -147,8 +147,9 @@ def _operands(workload: Workload, copies: Sequence[Copy]) -> Operands:
             contents = copy.memory[name].read()
             differing += int(np.count_nonzero(contents != drawn[name]))
             ones += int(np.bitwise_count(contents).sum(dtype=np.int64)) if copy is copies[0] else 0
+    dense = 8 * sum(bits.nbytes for bits in workload.inputs.values())  # padding has to be zeros
     return Operands(
-        bytes=held * len(copies), differing_bytes=differing, zero_bits=1 - ones / (8 * held)
+        bytes=held * len(copies), differing_bytes=differing, zero_bits=max(0.0, 1 - ones / dense)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import random
 from collections.abc import Callable, Sequence
@@ -31,7 +32,15 @@ from lanecheck.bench.model import (
 from lanecheck.bench.peers import PEERS, Unavailable
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Rig
-from lanecheck.bench.timing import Chain, Clock, Launch, sampled, undisturbed, warms
+from lanecheck.bench.timing import (
+    GRAPH_LAUNCHES,
+    Chain,
+    Clock,
+    Launch,
+    sampled,
+    undisturbed,
+    warms,
+)
 from lanecheck.errors import CannotRun
 from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
@@ -80,6 +89,7 @@ def run(
             enter = partial(rivals, ceiling, rig.clock, rng, workload)
             rows.append(row(params, workload, target, rig, enter, rounds, rng))
             on_row(rows[-1])
+            gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows
             torch.cuda.empty_cache()
     return BenchRecord(
         subject=subject.name,
@@ -206,7 +216,7 @@ def modes(
     """
     samples, absent = {COLD_SINGLE: rig.single(chain, subject.launches[0])}, []
     if warms(workload.held, rig.l2_bytes):
-        samples[WARM_CHAIN] = sampled(rig.chain(subject.launches[:1]))
+        samples[WARM_CHAIN] = sampled(rig.chain([subject.launches[0]] * GRAPH_LAUNCHES))
     else:
         reason = f"{workload.held} bytes of operands do not stay in an L2 of {rig.l2_bytes}"
         absent.append(Absent(name=WARM_CHAIN, reason=reason))

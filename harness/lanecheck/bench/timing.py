@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,10 @@ ROTATION = 600_000_000
 L2_MULTIPLE = 8
 """… and at least this many times the L2."""
 GRAPH_LAUNCHES = 128
-"""Launches in a graph, at least: the microsecond between two graphs becomes noise."""
+"""Launches in a graph: the microsecond between two graphs becomes noise."""
+GRAPH_TURNS = 16
+"""Turns over the copies after which there may be fewer: each reads ROTATION bytes, so these take two
+milliseconds on the fastest memory there is."""
 
 Launch = Callable[[int], None]
 """Enqueues one launch on a stream, given by its handle."""
@@ -82,7 +85,7 @@ def warms(size: int, l2: int) -> bool:
 
 def rotation(launches: Sequence[Launch]) -> list[Launch]:
     """The launches of one graph: whole turns over the copies."""
-    turns = -(-GRAPH_LAUNCHES // len(launches))
+    turns = min(-(-GRAPH_LAUNCHES // len(launches)), GRAPH_TURNS)
     return [*launches] * turns
 
 
@@ -161,8 +164,11 @@ class CudaGraphClock:
             try:
                 for launch in turns:
                     launch(stream.cuda_stream)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(Exception):  # of a capture that failed; the launch says why
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return CudaGraphChain(self, graph, turns)
 
     def single(self, before: CudaGraphChain, launch: Launch) -> Sample:

@@ -46,7 +46,10 @@ AT_FULL_SIZE: tuple[ModuleType, ...] = (execution, poison, bits, stability)
 
 
 def judge(
-    observation: Observation, ladder: Sequence[ModuleType] | None = None, thorough: bool = False
+    observation: Observation,
+    ladder: Sequence[ModuleType] | None = None,
+    thorough: bool = False,
+    every_turn: bool = False,
 ) -> list[Verdict]:
     """Every oracle's verdict on one observation; those with nothing to say are left out.
 
@@ -55,6 +58,7 @@ def judge(
     Args:
         ladder: whom to ask; by default every oracle, or :data:`AT_FULL_SIZE` of a large case.
         thorough: take more time, for a case that is looked at rather than counted.
+        every_turn: ask those too whose turn it is not.
     """
     if ladder is None:
         ladder = AT_FULL_SIZE if observation.large else LADDER
@@ -63,7 +67,7 @@ def judge(
         wrong = any(verdict.wrong for verdict in verdicts)
         if hasattr(module, "diagnose") and (wrong or thorough):
             verdict = module.diagnose(observation, thorough)
-        elif _turn(module, observation.case):
+        elif every_turn or _turn(module, observation.case):
             verdict = module.judge(observation)
         else:
             continue

@@ -47,16 +47,14 @@ def fastest(
 
 def _running(variants: Sequence[Variant], copy: Operands) -> list[Variant]:
     found: list[Variant] = []
-    failure: Exception | None = None
-    for variant in variants:
+    for last, variant in enumerate(variants, 1 - len(variants)):
         try:
             variant(copy)
-        except Exception as reason:  # too much shared memory, a size that it does not know
-            failure = reason
+        except Exception:  # too much shared memory, a size that it does not know
+            if last == 0 and not found:
+                raise  # not kept: its traceback would keep every copy in memory
         else:
             found.append(variant)
-    if not found and failure is not None:
-        raise failure
     return found
 
 
