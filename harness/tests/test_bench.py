@@ -434,7 +434,7 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda_torch()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(CannotRun, match="needs torch"):
-        run("nothing:NOTHING", None)  # type: ignore[arg-type]
+        run("nothing:NOTHING", None, log=None)  # type: ignore[arg-type]
 
 
 def test_telemetry_without_its_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

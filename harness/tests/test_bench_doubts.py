@@ -22,7 +22,7 @@ import test_bench
 from pydantic import ValidationError
 from rich.console import Console
 
-from lanecheck.bench import cuda_rig, run
+from lanecheck.bench import cost, cuda_rig, run
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.doubts import (
     Doubling,
@@ -45,6 +45,7 @@ from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN, Bytes, Rig
 from lanecheck.bench.run import Contender, Rivals, row
 from lanecheck.bench.table import render
 from lanecheck.bench.timing import Chain, Launch, event_timer
+from lanecheck.errors import BadInput
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
 from lanecheck.subject import Product as MatrixProduct
 from lanecheck.trial import Target
@@ -422,9 +423,9 @@ def test_the_path_of_a_gpu_records_all_and_flags_what_is_not_in_the_graph(
     assert faults(bench(OnDevice(), rig)) == {Fault.PERSISTING}
 
 
-def test_a_whole_run_makes_a_record(
-    device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def library(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Of a subject that a whole run finds on the played device."""
     import torch
 
     def reads(size: int, copies: int, *rest: Any) -> tuple[str, list[Launch]]:
@@ -448,8 +449,13 @@ def test_a_whole_run_makes_a_record(
     }.items():
         monkeypatch.setattr(run, name, value)
     monkeypatch.setattr(CudaRig, "copies", lambda self, size: 9)
+    return library
+
+
+def test_a_whole_run_makes_a_record(library: Path, tmp_path: Path) -> None:
     rows: list[Row] = []
-    record = run.run("a:SUBJECT", library, rounds=ROUNDS, on_row=rows.append)
+    log = tmp_path / "log.jsonl"
+    record = run.run("a:SUBJECT", library, rounds=ROUNDS, log=log, on_row=rows.append)
     assert record.valid and record.rows == tuple(rows)
     (only,) = rows
     assert only.params == PARAMS and only.timing is not None
@@ -457,6 +463,39 @@ def test_a_whole_run_makes_a_record(
     out = io.StringIO()
     Console(file=out, width=200).print(render(record))
     assert "counts" in out.getvalue() and "cold single µs" in out.getvalue()
+
+
+def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = [{**PARAMS, "m": m} for m in (1, 2, 3)]
+    monkeypatch.setattr(OnDevice, "bench_params", lambda self: shapes)
+    log = tmp_path / "log.jsonl"
+    seen: list[Any] = []
+
+    def cut(row: Row) -> None:
+        seen.append(row.params["m"])
+        if row.params["m"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.run("a:SUBJECT", library, rounds=ROUNDS, log=log, on_row=cut)
+    log.write_bytes(log.read_bytes() + b'{"seconds": 1, "row": {"par')  # and a line that was cut
+    record = run.run("a:SUBJECT", library, rounds=ROUNDS, log=log, on_row=cut)
+    assert seen == [1, 2, 3]
+    assert [row.params for row in record.rows] == shapes
+    with pytest.raises(BadInput, match=r"of another run \(another rounds\): name another --log"):
+        run.run("a:SUBJECT", library, rounds=ROUNDS + 1, log=log)
+
+
+def test_the_cost_follows_size_and_rounds_and_the_log_corrects_the_rule() -> None:
+    few, many = (cost.seconds(2**25, rounds, 4800.0) for rounds in (1, 101))
+    launches = 19 * 7  # turns over the copies that fill 600 MB
+    replay = launches * (2e-6 + 2**25 / 4.8e12)
+    assert many - few == pytest.approx(100 * 2 * cost.CONTENDERS * replay)
+    assert cost.seconds(2**30, 1, 4800.0) > few
+    assert cost.estimate([10.0, 20.0], []) == 30.0
+    assert cost.estimate([10.0, 20.0], [(10.0, 5.0), (8.0, 4.0), (1.0, 9.0)]) == 15.0
 
 
 def test_a_timer_for_pytest_benchmark(device: Device) -> None:

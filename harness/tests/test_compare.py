@@ -29,7 +29,7 @@ from lanecheck.bench.paired.arms import Arm, checked_out
 from lanecheck.bench.paired.compare import RETRIES, Place, prepared
 from lanecheck.bench.paired.fresh import FreshProcesses, ProcessLost
 from lanecheck.bench.paired.gate import Verdict, pairs_needed
-from lanecheck.bench.paired.journal import opened, processes_in
+from lanecheck.bench.paired.journal import LOG, processes_in
 from lanecheck.bench.paired.pairing import gated, named, schedule
 from lanecheck.bench.paired.record import Code, PairingRecord
 from lanecheck.bench.paired.table import render
@@ -345,7 +345,7 @@ def test_the_log_of_another_comparison_is_refused(tmp_path):
         ({"seed": 1}, "another seed"),
         ({"pairs": 8, "seed": 1}, "another seed, pairs"),
     ):
-        with pytest.raises(BadInput, match=f"log of another comparison \\({words}\\)"):
+        with pytest.raises(BadInput, match=f"log of another run \\({words}\\)"):
             compare(Scripted(), tmp_path, **change)
     with pytest.raises(BadInput, match="another head"):
         compare(Scripted(versions=("old", "newer")), tmp_path)
@@ -357,7 +357,7 @@ def test_the_log_of_another_comparison_is_refused(tmp_path):
 def test_a_log_has_one_writer(tmp_path):
     header = compare(Scripted(), tmp_path).header
     log = tmp_path / "log.jsonl"
-    with opened(log, header), pytest.raises(CannotRun, match="another comparison writes"):
+    with LOG.opened(log, header), pytest.raises(CannotRun, match="another process writes"):
         compare(Scripted(), tmp_path)
     assert processes_in(log, header) == 48
     assert processes_in(tmp_path / "none.jsonl", header) == 0

@@ -256,6 +256,28 @@ class Row(_Strict):
         return self
 
 
+class BenchHeader(_Strict):
+    """What a benchmark is of; the log of one with the same header can be gone on with.
+
+    Attributes:
+        benchmark: digest of the benchmark's own code. unit: of the GPU's identifier.
+    """
+
+    subject: str
+    benchmark: str
+    library_sha256: str
+    unit: str
+    rounds: int
+    seed: int
+
+
+class RowEntry(_Strict):
+    """A row in a log, and the seconds that it took."""
+
+    seconds: float
+    row: Row
+
+
 class BenchRecord(_Strict):
     """One run of the benchmark in one process."""
 

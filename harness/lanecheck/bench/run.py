@@ -5,24 +5,31 @@ from __future__ import annotations
 import ctypes
 import gc
 import hashlib
+import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from lanecheck.bench import correctness, plan, telemetry
 from lanecheck.bench.ceiling import COPY, Ceiling, build, copying
 from lanecheck.bench.correctness import Ordinary
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.inquiry import inquire
+from lanecheck.bench.journal import Kind
 from lanecheck.bench.model import (
     Absent,
+    BenchHeader,
     BenchRecord,
     Environment,
     Measurement,
     Row,
+    RowEntry,
     Telemetry,
     Timing,
     Traffic,
@@ -41,6 +48,7 @@ from lanecheck.bench.timing import (
     undisturbed,
     warms,
 )
+from lanecheck.build import tree
 from lanecheck.errors import CannotRun
 from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
@@ -51,12 +59,21 @@ MODE_ROUNDS = 10
 """Samples of each of the subject's other modes."""
 
 
+def _differences(first: BenchHeader, second: BenchHeader) -> list[str]:
+    names = BenchHeader.model_fields
+    return [name for name in names if getattr(first, name) != getattr(second, name)]
+
+
+LOG = Kind("a benchmark", BenchHeader, TypeAdapter(RowEntry), _differences)
+
+
 def run(
     reference: str,
     library: Path,
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
+    log: Path,
     toolchain: Toolchain | None = None,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> BenchRecord:
@@ -67,12 +84,13 @@ def run(
         library: its library, built for this device.
         rounds: samples of every contender.
         seed: of values, and of the order of contenders.
+        log: of every row; a run that was cut goes on from it.
         toolchain: compiles the read ceiling.
         on_row: called with each row as it is done.
 
     Raises:
         CannotRun: if there is no CUDA device here, or something cannot be launched on it.
-        BadInput: if the subject does not say what to time.
+        BadInput: if the subject does not say what to time, or the log is of another run.
     """
     torch = cuda_torch()
     subject = plan.benchable(load(reference))
@@ -81,24 +99,47 @@ def run(
     ceiling = Ceiling(build(environment.capability, toolchain or Toolchain()), environment.sms)
     rng = random.Random(seed)
 
-    before, rows = telemetry.read(uuid), []
-    with telemetry.watch(uuid) as held_back:
+    before = telemetry.read(uuid)
+    header = headed(subject.name, library, uuid, rounds, seed)
+    with telemetry.watch(uuid) as held_back, LOG.opened(log, header) as journal:
         rig = CudaRig(ctypes.CDLL(str(library)), environment.l2_bytes, held_back)
         for params in subject.bench_params():
+            if any(entry.row.params == params for entry in journal.entries):
+                continue
+            start = time.monotonic()
             workload = Workload.of(subject, params, seed)
             enter = partial(rivals, ceiling, rig.clock, rng, workload)
-            rows.append(row(params, workload, target, rig, enter, rounds, rng))
-            on_row(rows[-1])
+            found = row(params, workload, target, rig, enter, rounds, rng)
+            journal.append(RowEntry(seconds=time.monotonic() - start, row=found))
+            on_row(found)
             gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows
             torch.cuda.empty_cache()
+        rows = [entry.row for entry in journal.entries]
     return BenchRecord(
         subject=subject.name,
-        library_sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
+        library_sha256=header.library_sha256,
         seed=seed,
         rounds=rounds,
         environment=environment,
         telemetry=Telemetry(before=before, after=telemetry.read(uuid)),
         rows=tuple(rows),
+    )
+
+
+def headed(subject: str, library: Path, uuid: str, rounds: int, seed: int) -> BenchHeader:
+    """What decides whether a log's rows may be used again.
+
+    Args:
+        subject: its name. uuid: of the GPU, as the driver or as torch writes it.
+    """
+    unit = uuid.removeprefix("GPU-").lower()
+    return BenchHeader(
+        subject=subject,
+        benchmark=hashlib.sha256(json.dumps(tree(Path(__file__).parent)).encode()).hexdigest(),
+        library_sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
+        unit=hashlib.sha256(unit.encode()).hexdigest()[:16],
+        rounds=rounds,
+        seed=seed,
     )
 
 

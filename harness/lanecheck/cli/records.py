@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 from rich.table import Table
 
 from lanecheck import gpu
+from lanecheck.bench import cost
+from lanecheck.bench.model import BenchHeader
+from lanecheck.bench.peers import PEERS
+from lanecheck.bench.plan import BenchSubject, benchable
+from lanecheck.bench.run import LOG, headed
 from lanecheck.bench.run import run as run_bench
 from lanecheck.bench.table import render, span
 from lanecheck.cli.options import (
@@ -27,11 +32,14 @@ from lanecheck.cli.options import (
     toolchain,
 )
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.matrix import Device
 from lanecheck.reports import model, store
 from lanecheck.reports.model import CellRecord, Report, Status
 from lanecheck.site import pages
-from lanecheck.subject import load, recipe_of
+from lanecheck.subject import Params, load, recipe_of
 from lanecheck.terminal import Progressing
+
+LOGS = Path(".lanecheck") / "bench"
 
 
 def bench(
@@ -39,13 +47,18 @@ def bench(
     arch: Annotated[str, typer.Option(help="Which build to time.")] = "sm_90a",
     rounds: Annotated[int, typer.Option(min=1, help="Samples of each contender.")] = 30,
     seed: SeedOption = 0,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")] = False,
+    log: Annotated[
+        Optional[Path], typer.Option(help="Of every row; a cut run goes on from it.")
+    ] = None,
     json_file: JsonOption = None,
     subject: SubjectOption = None,
     path: MatrixOption = None,
 ) -> None:
     """Measure the kernel's bandwidth on this machine's GPU.
 
-    L2 is cold; the read ceiling and the peers are measured in the same run.
+    L2 is cold; the read ceiling and the peers are measured in the same run. Interrupt it when you like: the
+    same command goes on.
 
     Example: lanecheck bench --record
     """
@@ -59,7 +72,13 @@ def bench(
         raise CannotRun(f"no GPU of matrix.yaml that loads {arch} is on this machine")
     kernel = load(reference)
     ((_, library),) = built(loaded, kernel, [arch], tools)
-    os.environ["CUDA_VISIBLE_DEVICES"] = here[devices[0]][0].uuid  # before torch looks
+    unit = here[devices[0]][0].uuid
+    os.environ["CUDA_VISIBLE_DEVICES"] = unit  # before torch looks
+    header = headed(kernel.name, library.path, unit, rounds, seed)
+    log = log or root / LOGS / f"{header.library_sha256[:12]}-{header.unit}.jsonl"
+    if plan:
+        _print_plan(benchable(kernel), header, log, loaded.devices[devices[0]])
+        return
     with Progressing(out) as listener:
         listener.stage("bench")
         done = run_bench(
@@ -67,6 +86,7 @@ def bench(
             library.path,
             rounds=rounds,
             seed=seed,
+            log=log,
             toolchain=tools,
             on_row=lambda row: listener.advance(0, f"n={row.params['n']} k={row.params['k']}"),
         )
@@ -85,6 +105,7 @@ def bench(
         bench=done,
     )
     saved = store.save(report, root, record, json_file)
+    log.unlink()  # nothing is left to go on with
     out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     raise typer.Exit(0 if done.valid else 1)
 
@@ -133,6 +154,25 @@ def init(
 
 
 COMMANDS = (bench, history, site, init)
+
+
+def _print_plan(subject: BenchSubject, header: BenchHeader, log: Path, device: Device) -> None:
+    """How many shapes are left, and about how long they take."""
+
+    def rule(params: Params) -> float:
+        return cost.seconds(subject.traffic(params), header.rounds, device.datasheet_gbps or 1)
+
+    done = {str(each.row.params): each for each in LOG.entries(log, header)}
+    shapes = subject.bench_params()
+    left = [rule(params) for params in shapes if str(params) not in done]
+    known = [(rule(each.row.params), each.seconds) for each in done.values()]
+    logged = f", {len(done)} of them in {relative(log)}" if done else ""
+    by = "by the seconds of those in the log" if known else "by rule of thumb"
+    out.print(
+        f"{len(shapes)} shapes{logged}, each against both ceilings and {len(PEERS)} peers: "
+        f"about {cost.estimate(left, known):,.0f} s, {by}",
+        soft_wrap=True,
+    )
 
 
 def _shown(report: Report) -> str:

@@ -18,12 +18,15 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from lanecheck.bench import telemetry
+from lanecheck.bench.journal import Journal
 from lanecheck.bench.paired.arms import Arm
 from lanecheck.bench.paired.fresh import ProcessLost
-from lanecheck.bench.paired.journal import Journal, opened
+from lanecheck.bench.paired.journal import LOG, lost, outputs
+from lanecheck.bench.paired.journal import processes as counted
 from lanecheck.bench.paired.pairing import SIDES, Side, Turn, gated, schedule
 from lanecheck.bench.paired.record import (
     ArmRecord,
+    Entry,
     Header,
     LostRecord,
     PairingRecord,
@@ -199,7 +202,7 @@ def compare(
     header = comparison.header
     if not comparison.changes and not force:
         return PairingRecord.of(header, (), None)
-    with opened(log, header) as journal:
+    with LOG.opened(log, header) as journal:
         unshown = _shown(comparison, processes, journal, listener)
         if unshown:
             return PairingRecord.of(header, (), unshown)
@@ -229,15 +232,15 @@ def _gated(base: Offer, head: Offer, subject: str) -> tuple[dict[str, Values], d
 
 
 def _shown(
-    comparison: Prepared, processes: Processes, journal: Journal, listener: Listener
+    comparison: Prepared, processes: Processes, journal: Journal[Entry], listener: Listener
 ) -> str | None:
     """Have what the journal lacks judged; why something is not shown correct, or None."""
     every = [(side, config) for side in SIDES for config in comparison.configs]
-    missing = [each for each in every if each not in journal.outputs]
+    missing = [each for each in every if each not in outputs(journal.entries)]
     listener.stage("correct", len(every))
     with closing(processes.show([comparison.show(*each) for each in missing])) as answers:
         for side, config in missing:
-            listener.advance(len(journal.outputs), f"{side} {config}")
+            listener.advance(len(outputs(journal.entries)), f"{side} {config}")
             try:
                 found = next(answers)
             except ProcessLost as error:
@@ -252,34 +255,36 @@ def _shown(
 
 
 def _timed(
-    comparison: Prepared, processes: Processes, journal: Journal, listener: Listener
+    comparison: Prepared, processes: Processes, journal: Journal[Entry], listener: Listener
 ) -> str | None:
     """Run the processes that the journal lacks; why that came to an end too soon, or None."""
     turns = schedule(comparison.header.pairs, comparison.header.seed)
-    resumed = len(journal.processes)
+    resumed = len(counted(journal.entries))
     listener.stage("processes", len(turns))
     for index, turn in enumerate(turns):
-        listener.advance(index, _left(journal.processes, len(turns)))
+        listener.advance(index, _left(counted(journal.entries), len(turns)))
         if index < resumed:
             continue
         for _ in range(1 + RETRIES):
             try:
-                journal.append(_process(comparison, processes, turn, index, journal.outputs))
+                journal.append(
+                    _process(comparison, processes, turn, index, outputs(journal.entries))
+                )
                 break
             except ProcessLost as error:
-                lost = LostRecord(pair=turn.pair, kind=turn.kind, side=turn.side, reason=str(error))
-                journal.append(lost)
+                reason = str(error)
+                journal.append(
+                    LostRecord(pair=turn.pair, kind=turn.kind, side=turn.side, reason=reason)
+                )
         else:
-            refusal = (
-                f"process {index + 1}, of {turn.arm}, was lost {1 + RETRIES} times: {lost.reason}"
-            )
+            refusal = f"process {index + 1}, of {turn.arm}, was lost {1 + RETRIES} times: {reason}"
             listener.end(refusal, False)
             return refusal
-    repeated = len(journal.lost)
+    repeated = len(lost(journal.entries))
     listener.end(
         f"{len(turns)} processes"
         + (f", {resumed} from the log" if resumed else "")
-        + (f", {repeated} repeated: {journal.lost[-1].reason}" if repeated else "")
+        + (f", {repeated} repeated: {lost(journal.entries)[-1].reason}" if repeated else "")
     )
     return None
 

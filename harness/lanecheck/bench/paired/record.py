@@ -128,7 +128,7 @@ class LostRecord(_Strict):
     reason: str
 
 
-Entry = Union[Header, ShownRecord, ProcessRecord, LostRecord]
+Entry = Union[ShownRecord, ProcessRecord, LostRecord]
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="entry")])
 
 
