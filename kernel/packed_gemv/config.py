@@ -118,7 +118,7 @@ class Config:
         if share % self.u:
             raise UnevenError(
                 f"{share} K blocks a warp (K/32 = {count} over S·NW = {self.s * self.nw}) do not "
-                f"split into trips of U = {self.u}: the last trip would read past its slice"
+                f"split into trips of U = {self.u}: the last trip would read past the warp's share"
             )
 
     def is_even(self, k: int) -> bool:

@@ -129,13 +129,13 @@ def test_the_length_of_a_trip_moves_no_block(config: Config, k: int, u: int) -> 
             Config(4, 2),
             384,
             "3 K blocks a warp (K/32 = 12 over S·NW = 4) do not split into trips of U = 2: "
-            "the last trip would read past its slice",
+            "the last trip would read past the warp's share",
         ),
         (
             Config(4, 8),
             512,
             "4 K blocks a warp (K/32 = 16 over S·NW = 4) do not split into trips of U = 8: "
-            "the last trip would read past its slice",
+            "the last trip would read past the warp's share",
         ),
     ],
 )

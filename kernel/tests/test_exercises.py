@@ -316,6 +316,48 @@ def test_ranges(text: str) -> None:
     assert Tuples(("K block",)).read(text) == (24, 25, 26, 27)
 
 
+@pytest.mark.parametrize(
+    "text", ["-2413", "- 2413", "−2413", "–2413", "(3, -2)", "3 -2", "k=-2", "-3-5", "0 - 4, -9"]
+)
+def test_a_sign_is_refused(text: str) -> None:
+    for names in (("k",), ("row", "k")):
+        with pytest.raises(Unreadable, match="no answer here is negative"):
+            Tuples(names).read(text)
+
+
+def test_a_sign_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "3a", "-2413")
+    assert code == 2 and "leave out the minus" in text
+
+
+@pytest.mark.parametrize(
+    "text", ["2413.0", "37*64 + 45", "37 × 64", "2400+13", "(37)*64", "37·64", "4g + t", "4*(3+1)"]
+)
+def test_what_is_not_worked_out_is_refused(text: str) -> None:
+    with pytest.raises(Unreadable, match="itself, worked out"):
+        part("3a").check(text)
+
+
+def test_thousands_where_one_number_is_due() -> None:
+    assert part("3a").check("2,413").right and part("3b").check("38,608 bytes").right
+    assert Tuples(("byte",), one=True).read("1,048,576") == (1048576,)
+    assert Tuples(("byte",)).read("16,200,300") == (16, 200, 300)
+    assert Tuples(("byte",), one=True).read("16, 200") == (16, 200)
+    assert Tuples(("byte",), one=True).read("1024,200,16") == (1024, 200, 16)
+
+
+def test_every_single_number_may_have_thousands() -> None:
+    for name, each in parts(13):
+        if isinstance(each.form, Tuples):
+            single = len(each.right) == len(each.form.names) == 1
+            assert each.form.one == (single and each.form.ordered), name
+
+
+def test_a_letter_in_a_sentence_gets_a_kind_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run(capsys, "2c", "I", "think", "b")
+    assert code == 2 and "answer with the letter alone, a to d, not 'I think b'" in text
+
+
 def test_other_numbers() -> None:
     form = Tuples(("byte",))
     assert form.read("0x10, 007 and 5-3") == (16, 7, 5, 3)
@@ -372,7 +414,7 @@ def test_a_misread_pack_is_named(number: int) -> None:
         ("padded[:n, :k] = w", "padded[-n:, -k:] = w", "On W[20, 32]: The first that differs is element 0 "
          "(row block 0, K block 0, step 0, lane 0, value 0): it should hold W[0, 0], and yours holds 0."),
         (".transpose(order)", ".permute(order)", "torch's permute is called transpose"),
-        ("return packed", "w[:] = 0; return packed", "pack has changed w itself"),
+        ("return packed", "w[:] = 0; return packed", "pack changed w."),
         ("return packed", "return w[:1]; packed", "On W[16, 32]: 32 values came out of 512."),
         ("return packed", "raise SystemExit(0); packed", "pack failed in line 13: SystemExit: 0"),
         ("return packed", "return np.full(padded.size, np.nan); packed", "yours holds"),
@@ -519,10 +561,10 @@ class Terminal:
 
 
 def test_a_dialogue(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    Terminal(monkeypatch, "?", "3076 4100 3092 4116", "3076, 11268, 3092, 11284")
+    Terminal(monkeypatch, "what", "3076 4100 3092 4116", "3076, 11268, 3092, 11284")
     code, text = run(capsys, "1b")
     assert code == 0
-    assert "I cannot read that: no number in '?'" in text
+    assert "I cannot read that: no number in 'what'" in text
     assert text.index("not g and g+1") < text.index("Right: 3076, 11268, 3092, 11284")
 
 
@@ -534,13 +576,44 @@ def test_a_whole_dialogue(
     assert code == 0 and text.count("Right: ") == 4 and text.endswith("labs.exercise 7\n")
 
 
-@pytest.mark.parametrize("lines", [(), ("",), ("1 1 1 1 1 1 1 1",), ("1 1 1 1", "")])
+@pytest.mark.parametrize("asked", ["?", "help", " HELP "])
+def test_help_in_a_dialogue(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    Terminal(monkeypatch, "", asked, "", "1024")
+    code, text = run(capsys, "3c")
+    assert code == 0 and text.count("? shows how, solution tells it, q leaves") == 2
+    assert "For instance:  " in text and "Not yet" not in text
+
+
+def test_the_solution_in_a_dialogue(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sheet = ASKED[6].sheet(13).parts
+    Terminal(monkeypatch, "solution", *(each.form.write(each.right) for each in sheet[1:]))
+    code, text = run(capsys, "6")
+    assert code == 1 and text.count("Right: ") == len(sheet) - 1
+    assert f"\n   {sheet[0].form.write(sheet[0].right)}\n" in text and "Done." in text
+
+
+@pytest.mark.parametrize(
+    "lines", [(), ("",), ("q",), ("", "Quit"), ("1 1 1 1 1 1 1 1",), ("1 1 1 1", "q", "0 0")]
+)
 def test_leaving_a_dialogue(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
 ) -> None:
     Terminal(monkeypatch, *lines)
     code, text = run(capsys, "1", "--lane", "5")
     assert code == 1 and "Left at a." in text and "exercise 1a --lane 5 --solution" in text
+
+
+def test_a_pack_that_changes_w_is_told_so_first() -> None:
+    def packed(w: Any) -> Any:
+        w += 1
+        return w
+
+    w = "On W[16, 32]: pack changed w."
+    assert write_pack.check(packed).text.startswith(w)
 
 
 def test_help_has_an_example_that_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,28 @@ def test_exchanged_halves_are_about_one_off(
     assert "values 0-3 and 4-7 of every octet of x change" in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("", [1, 2]),
+        ("--m 8", [2]),
+        ("--nw 4", [2]),
+        ("--u 2", [2]),
+        ("--s 1", [2]),
+        ("--dual", [2]),
+        ("--break", [2]),
+        ("--part 1", [1]),
+        ("--part 2", [2]),
+        ("--part 1 --m 5", [1]),
+    ],
+)
+def test_an_option_of_the_walk_asks_for_part_2(
+    capsys: pytest.CaptureFixture[str], arguments: str, shown: list[int]
+) -> None:
+    text = printed(capsys, "fragments", arguments)
+    assert [int(part) for part in re.findall(r"^Part (\d)\. ", text, re.MULTILINE)] == shown
+
+
 def test_thirteen_tokens_are_two_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert "NB = 1: 1 block of 8 tokens" in printed(capsys, "fragments")
     assert "NB = 2: 2 blocks of 8 tokens" in printed(capsys, "fragments", "--m 13")
@@ -132,6 +154,19 @@ def test_a_terminal_gets_colours(
     assert stripped == plain.splitlines()
 
 
+def test_a_terminal_of_16_colours_gets_them_by_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    for name in ("NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-16color")
+    assert fragments.main(["--picture"]) == 0
+    used = re.findall(r"\x1b\[30;(\d+)m", capsys.readouterr().out)
+    assert list(dict.fromkeys(used)) == ["46", "43", "42", "45"]  # cyan, yellow, green, magenta
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -170,18 +205,22 @@ def test_other_tables_fit_too(capsys: pytest.CaptureFixture[str], arguments: str
 def test_tuned_entries_are_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(c.table()) or "table for one weight: empty" in printed(capsys, "configs")
     monkeypatch.setattr(c, "_table", lambda dual: {(128256, 16384): (16, 8, 4), (7, 9): (1, 1, 1)})
-    text = printed(capsys, "configs")
-    assert "table for one weight: 2 shapes" in text
-    assert "128256 16384 512 4 16 8 8 = 1·8 yes" in " ".join(text.split())
+    short, text = printed(capsys, "configs"), printed(capsys, "configs", "--all")
+    assert "table for one weight: 2 shapes, listed by --all\n" in short
+    assert "table for one weight: 2 shapes\n" in text
+    row = "128256 16384 512 4 16 8 8 = 1·8 yes"
+    assert row in " ".join(text.split()) and row not in " ".join(short.split())
+    monkeypatch.setattr(c, "_table", lambda dual: {})
+    assert "table for one weight: 0 shapes\n" in printed(capsys, "configs")
 
 
 def test_trips_of_three_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "configs", "--k 512 --nw 4 --u 3")
     flat = " ".join(text.split())
     assert "UnevenError: 4 K blocks a warp (K/32 = 16 over S·NW = 4) do not split into" in flat
-    assert "the last trip would read past its slice" in flat
+    assert "the last trip would read past the warp's share" in flat
+    assert "\nrequire_even says:\n  UnevenError: " in text
     assert "warp 0: 0-2 | 3-5" in text and "warp 3: 12-14 | 15-17" in text
     assert "Counted more than once: 4-5, 8-9, 12-13" in text
     assert "Read beyond the last block: 16-17" in text
@@ -251,6 +290,15 @@ def test_whole_trips_are_right_exactly_when_the_split_is_even(
             "128 K blocks and 4 warps: a picture has room for 64 and",
         ),
         ("fragments", "--u 3", r"u=3 is not compiled; choose one of \(1, 2, 4, 8\)"),
+        (
+            "fragments",
+            "--u 3",
+            r"u=3 .* Nor would 4 blocks a warp make whole trips of 3: "
+            r"see python -m packed_gemv.labs.configs --k 512 --u 3\n",
+        ),
+        ("fragments", "--u 5 --nw 3", "u=5 .* Nor would 5 or 6 blocks .* --k 512 --u 5 --nw 3"),
+        ("fragments", "--u 16 --nw 1", r"u=16 is not compiled; choose one of \(1, 2, 4, 8\)\n"),
+        ("fragments", "--nw 17 --u 3", r"nw=17 is not in 1…16: .* shared memory\n"),
         ("fragments", "--nw 17", "nw=17 is not in 1…16"),
         ("fragments", "--m 0", "argument --m: '0' is not an integer of at least 1"),
         ("fragments", "--m 65", "argument --m: 65 tokens: the kernel takes 1 to 64"),

@@ -42,7 +42,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     @cache
     def run(command: str) -> str:
-        words = shlex.split(command)
+        words = shlex.split(command.replace("/tmp/", f"{folder}/"))
         assert words[:2] == ["python", "-m"], f"{command}: the page promises Python alone"
         done = subprocess.run(
             [sys.executable, *words[1:]],
@@ -80,6 +80,12 @@ def test_every_output_is_what_the_command_prints(
     assert len(errors) in (0, len(all_errors))
     for written, found in zip(errors, all_errors):
         assert written / 4 < found < written * 4
+
+
+def test_following_it_leaves_no_file_behind_in_a_checkout() -> None:
+    for command in COMMANDS:
+        if re.search(r"labs\.(page|pictures) ", command):
+            assert " /tmp/" in command
 
 
 def test_every_command_with_an_output_is_one_that_the_page_tells_to_run() -> None:
@@ -120,7 +126,9 @@ def test_every_number_in_the_prose_is_one_that_a_lab_shows(
         "13 tokens are NB = 2",
         "512 contiguous bytes a step",
         "a K block of 16 rows is 64 of them",
-        "count those blocks twice",
+        "those six enter the sum once too often",
+        "9, 9, 8 and 8",
+        "pip install ./harness",
     ],
 )
 def test_it_says_what_a_reader_comes_for(claim: str) -> None:

@@ -83,6 +83,7 @@ def browse(tmp_path: Path, fragment: str, script: str = "") -> str:
       A: lit("A"), B: lit("B"), C: lit("C"), W: lit("W"), P: lit("P"), X: lit("X"),
       who: document.getElementById("who").textContent, hash: location.hash,
       loads: document.getElementById("loads").textContent,
+      renamed: document.getElementById("renamed").textContent,
       focus: document.activeElement.value ?? null,
     });"""
     file.write_text(page.html() + f"<script>{{{script}\n{told}}}</script>", encoding="utf-8")
@@ -110,7 +111,7 @@ const press = (key) => document.getElementById("picker").dispatchEvent(
 
 @needs_browser
 def test_a_lane_is_lit_wherever_it_holds_something(tmp_path: Path) -> None:
-    seen = browse(tmp_path, "lane=13")
+    seen = browse(tmp_path, "lane=13&k=packed")
     assert seen["A"] == ["13 A0", "13 A2", "13 A1", "13 A3"]
     assert seen["B"] == ["13 B0", "13 B1"]
     assert seen["C"] == ["13 C0", "13 C1", "13 C2", "13 C3"]
@@ -118,6 +119,7 @@ def test_a_lane_is_lit_wherever_it_holds_something(tmp_path: Path) -> None:
     assert seen["P"] == ["A0", "A1", "A2", "A3"] and seen["X"] == ["B0", "B1"]
     assert seen["who"] == "Lane 13 = 4·3 + 1: g = 3, t = 1"
     assert "one 16-byte load from packed W (208–223)" in seen["loads"]
+    assert seen["renamed"] == ", k relabelled"
 
 
 @needs_browser
@@ -125,12 +127,18 @@ def test_counted_naturally_there_are_four_loads_and_nothing_packed(tmp_path: Pat
     seen = browse(tmp_path, "lane=22&step=1&k=natural")
     assert "4 pieces of 4 bytes in row-major W (5160, 5176, 13352, 13368)" in seen["loads"]
     assert sorted(seen["W"]) == ["A0", "A1", "A2", "A3"] and seen["P"] == []
+    assert seen["renamed"] == ""
+
+
+@needs_browser
+def test_it_opens_as_the_chapter_begins(tmp_path: Path) -> None:
+    assert browse(tmp_path, "")["hash"] == "#lane=13&step=0&k=natural"
 
 
 @needs_browser
 def test_keys_move_through_the_lanes(tmp_path: Path) -> None:
     script = PRESS + 'press("ArrowDown"); press("ArrowRight"); press("ArrowUp"); press("ArrowUp");'
-    seen = browse(tmp_path, "lane=13", script)
+    seen = browse(tmp_path, "lane=13&k=packed", script)
     assert seen["who"].startswith("Lane 10 ") and seen["focus"] == "10"
     assert seen["hash"] == "#lane=10&step=0&k=packed"
     assert browse(tmp_path, "lane=13", PRESS + 'press("End")')["who"].startswith("Lane 31 ")
@@ -151,4 +159,4 @@ def test_pointing_shows_a_lane_and_leaving_shows_the_chosen_one_again(tmp_path: 
 
 @needs_browser
 def test_a_wrong_address_falls_back(tmp_path: Path) -> None:
-    assert browse(tmp_path, "lane=99&step=7&k=what")["hash"] == "#lane=13&step=0&k=packed"
+    assert browse(tmp_path, "lane=99&step=7&k=what")["hash"] == "#lane=13&step=0&k=natural"

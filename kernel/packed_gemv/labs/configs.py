@@ -1,7 +1,8 @@
 """Lab 0: how a configuration cuts K, whether that divides evenly, and what happens if it does not.
 
 Run ``python -m packed_gemv.labs.configs``. With ``--k``, ``--s``, ``--nw`` or ``--u`` it follows
-one walk through K block by block; ``--u 3`` is the one to try. ``--picture`` draws the walk.
+one walk through K block by block; ``--u 3`` is the one to try. ``--picture`` draws the walk. ``--all``
+lists the whole tuned table.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Walk(Config):
 
 
 def whole_trips(config: Config, k: int) -> list[range]:
-    """The K blocks each warp would read if it made whole trips only, its slice found by division.
+    """The K blocks each warp would read if it made whole trips only, its share found by division.
 
     The plainest kernel does this: KBS = K/32/S blocks a slice, KBW = KBS/NW a warp, and trips of U
     until KBW is reached. For a K of whole blocks it agrees with :meth:`Config.slices` exactly when
@@ -71,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--m", type=at_least_one, default=1, help="tokens that select() is asked for"
     )
     parser.add_argument("--dual", action="store_true", help="two weights over the same x")
+    parser.add_argument("--all", action="store_true", help="list the tuned table as well")
     one = parser.add_argument_group("one walk, block by block (any of these shows it)")
     one.add_argument("--k", type=at_least_one, help="columns of the weight (512)")
     one.add_argument("--s", type=at_least_one, help="slices of K (1)")
@@ -82,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"argument --m: {args.m} tokens: the kernel takes 1 to {MAX_TOKENS}")
 
     if not args.picture and all(v is None for v in (args.k, args.s, args.nw, args.u)):
-        lines = _tables(args.m, args.dual)
+        lines = _tables(args.m, args.dual, args.all)
     else:
         k = args.k or 512
         walk = Walk(args.nw or 4, args.u or 4, args.s or 1, blocks(args.m, TOKENS), args.dual)
@@ -100,17 +102,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _tables(m: int, dual: bool) -> Iterator[str]:
+def _tables(m: int, dual: bool, every: bool) -> Iterator[str]:
     yield "Lab 0. Each of S·NW warps takes a share of the K/32 blocks, in trips of U."
-    yield ""
-    tuned = [("", n, k, config) for n, k, config in table(dual)]
-    which = "two weights" if dual else "one weight"
-    yield f"The tuned table for {which}: " + (counted(len(tuned), "shape") if tuned else "empty")
-    if tuned:
-        yield from _rows(tuned)
     yield ""
     yield f"What select() chooses at M = {m}"
     yield from _rows([(name, n, k, select(m, n, k, dual)) for name, (n, k) in SHAPES.items()])
+    yield ""
+    tuned = [("", n, k, config) for n, k, config in table(dual)]
+    which, size = "two weights" if dual else "one weight", counted(len(tuned), "shape")
+    hidden = tuned and not every
+    yield f"The tuned table for {which}: {size}" + (", listed by --all" if hidden else "")
+    if tuned and every:
+        yield from _rows(tuned)
     yield ""
     yield "An uneven K is no error here: some warps take a block more, and blocks left"
     yield "over by the last whole trip go one by one. To see why it matters: --k 512 --u 3"
@@ -141,7 +144,8 @@ def _one_walk(walk: Walk, k: int) -> Iterator[str]:
     try:
         walk.require_even(k)
     except UnevenError as uneven:
-        yield from _wrapped(f"UnevenError: {uneven}")
+        yield "require_even says:"
+        yield from _wrapped(f"  UnevenError: {uneven}")
         yield ""
         yield from _what_would_go_wrong(walk, k)
     else:

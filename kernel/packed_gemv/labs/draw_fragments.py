@@ -7,29 +7,28 @@ from packed_gemv.labs import lanes
 from packed_gemv.labs.svg import Drawing
 
 LANE = 13  # outlined in every picture: g = 3, t = 1
-_COLUMN, _ROW = 42, 24  # a cell
+_COLUMN, _ROW = 39, 24  # a cell
 
 
 def fragments() -> str:
     """A, B and C in the places in which they multiply: B above C, A to its left."""
     d = Drawing(
-        764,
+        700,
         742,
         "The operands of mma m16n8k16, and which lane holds what",
         "A is 16 rows by 16 slots, B 16 slots by 8 tokens, C 16 rows by 8 tokens. Each cell names "
         f"a lane and one of its registers; what lane {LANE} holds is outlined.",
     )
-    a_at, b_at, c_at = (44, 336), (420, 82), (420, 336)
-    d.text(420, 24, "B: 16 slots × 8 tokens of x", "head")
+    a_at, b_at, c_at = (40, 336), (384, 82), (384, 336)
+    d.text(b_at[0], 24, "B: 16 slots × 8 tokens of x", "head")
     d.text(b_at[0] - 8, b_at[1] - 8, "token", "soft end")
     _tokens(d, b_at)
     _register_pairs_down(d, "B", b_at)
     _slot_table(d, b_at)
 
-    d.text(44, 300, "A: 16 rows of W × 16 slots", "head")
-    for pair in range(8):
-        x = a_at[0] + _COLUMN * (pair + 0.5)
-        d.text(x, a_at[1] - 8, f"{2 * pair},{2 * pair + 1}", "code soft mid")
+    d.text(a_at[0], 300, "A: 16 rows of W × 16 slots", "head")
+    for slot in range(f.SLOTS):
+        d.text(a_at[0] + _COLUMN / 2 * (slot + 0.5), a_at[1] - 8, str(slot), "code soft mid small")
     d.text(a_at[0] - 8, a_at[1] - 8, "slot", "soft end")
     lane, register = lanes.holders("A")
     for row in range(f.ROWS):
@@ -37,7 +36,7 @@ def fragments() -> str:
         for pair in range(8):
             x, y = a_at[0] + _COLUMN * pair, a_at[1] + _ROW * row
             _cell(d, x, y, int(lane[row, 2 * pair]), f"A{register[row, 2 * pair]}")
-    d.text(420, 300, "C: 16 rows × 8 tokens of y", "head")
+    d.text(c_at[0], 300, "C: 16 rows × 8 tokens of y", "head")
     _tokens(d, c_at)
     lane, register = lanes.holders("C")
     for row in range(f.ROWS):
@@ -85,7 +84,7 @@ def relabel() -> str:
 def _cell(d: Drawing, x: float, y: float, lane: int, register: str) -> None:
     d.rect(x, y, _COLUMN, _ROW, f"cell t{lane % 4}")
     bold = " bold" if lane == LANE else ""
-    d.text(x + _COLUMN / 2, y + 16, f"{lane} {register}", f"code mid{bold}")
+    d.text(x + _COLUMN / 2, y + 16, f"{lane} {register}", f"code mid small{bold}")
 
 
 def _tokens(d: Drawing, at: tuple[float, float]) -> None:
@@ -106,15 +105,15 @@ def _register_pairs_down(d: Drawing, operand: str, at: tuple[float, float]) -> N
 def _slot_table(d: Drawing, at: tuple[float, float]) -> None:
     """Beside the rows of B: which k two slots stand for, in each step, by either labelling."""
     d.text(24, 24, "Which k a slot stands for", "head")
-    columns = {("natural", 0): 122, ("natural", 1): 184, ("packed", 0): 256, ("packed", 1): 318}
-    d.text(153, 50, "natural", "mid")
-    d.text(287, 50, "packed", "mid")
+    columns = {("natural", 0): 114, ("natural", 1): 172, ("packed", 0): 240, ("packed", 1): 298}
+    d.text(143, 50, "natural", "mid")
+    d.text(269, 50, "packed", "mid")
     for (_, step), x in columns.items():
         d.text(x, at[1] - 12, f"step {step}", "soft mid")
     d.text(70, at[1] - 12, "slot", "soft end")
     for pair in range(8):
         y = at[1] + _ROW * pair
-        d.rect(24, y, 332, _ROW, f"t{pair % 4}")
+        d.rect(24, y, 306, _ROW, f"t{pair % 4}")
         d.text(70, y + 16, f"{2 * pair},{2 * pair + 1}", "code end")
         for (labelling, step), x in columns.items():
             first, second = lanes.slot_k(labelling, step)[2 * pair : 2 * pair + 2]
@@ -129,4 +128,4 @@ def _outlined(d: Drawing, operand: str, at: tuple[float, float]) -> None:
     for row, column in zip(*(lane == LANE).nonzero()):
         if row % down == 0 and column % across == 0:
             x, y = at[0] + _COLUMN * (column // across), at[1] + _ROW * (row // down)
-            d.rect(x + 1, y + 1, _COLUMN - 2, _ROW - 2, "mark")
+            d.rect(x, y, _COLUMN, _ROW, "mark")

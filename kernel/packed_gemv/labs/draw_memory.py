@@ -80,7 +80,7 @@ def permute() -> str:
         d.path(f"M{upper + 40} 90C{upper + 40} 150 {lower + 40} 150 {lower + 40} 210", "rule")
         d.rect(lower + 3, 212, 74, 48, f"cell {of}")
         d.text(lower + 40, 232, axis.name, "code mid bold")
-        d.text(lower + 40, 250, f"+{axis.stride:,} B", "mid")
+        d.text(lower + 40, 250, f"+{axis.stride:,}", "mid")
     return d.svg()
 
 

@@ -33,17 +33,17 @@ def walk(config: Walk, k: int) -> str:
         for block in run[whole:]:
             x = _LEFT + width * block
             d.rect(x, y, width, _CELL, "cell t1")
-            d.text(x + width / 2, y + 18, str(block), "code mid bold")
-            d.text(x + width / 2, y + _CELL + 15, "alone", "mid")
+            d.text(x + width / 2, y + 18, str(block), "code mid bold small")
+            d.text(x + width / 2, y + _CELL + 16, "+", "mid bold")
     y = _TOP + _ROW * config.parts + 18
     each = f"A trip requests {counted(config.u, 'block')} before it uses the first"
     left = any(len(run) % config.u for run in slices)
-    d.text(_LEFT, y, each + ("; what is left over goes one by one." if left else "."))
+    d.text(_LEFT, y, each + ("; what is left over, +, goes one by one." if left else "."))
     return d.svg()
 
 
 def refused(config: Walk, k: int) -> str:
-    """What a kernel of whole trips would read with a split that is not even, and why it is refused."""
+    """What a kernel of whole trips would read with a split that is not even; require_even's refusal."""
     try:
         config.require_even(k)
     except UnevenError as uneven:
@@ -56,8 +56,10 @@ def refused(config: Walk, k: int) -> str:
     effect = f"{counted(len(twice), 'block')} counted twice" + (
         f", {counted(reach - count, 'block')} past the end of K" if reach > count else ""
     )
-    title = f"{_sizes(config)} over K = {k}: refused"
-    d = _drawing(config, k, title, f"Whole trips only: {effect}. {reason}.", 96)
+    title = f"Refused by require_even: {_sizes(config)} over K = {k}, in whole trips only"
+    d = _drawing(
+        config, k, title, f"Whole trips only: {effect}. {reason}.", 96, ", in whole trips only"
+    )
     width = _WIDTH / reach
     own = config.slices(k)
     for part, run in enumerate(read):
@@ -71,14 +73,18 @@ def refused(config: Walk, k: int) -> str:
     d.path(f"M{_LEFT + width * count:.1f} {_TOP - 8}V{bottom - 24}", "mark")
     d.rect(_LEFT + 1, bottom + 4, 22, 16, "wrong")
     d.text(_LEFT + 32, bottom + 17, f"not this warp's to read: {effect}", "bad")
-    for line, said in enumerate(textwrap.wrap(f"Refused: {reason}.", 84)):
+    for line, said in enumerate(textwrap.wrap(f"Refused by require_even: {reason}.", 84)):
         d.text(20, bottom + 46 + 20 * line, said, "bold")
     return d.svg()
 
 
-def _drawing(config: Walk, k: int, title: str, description: str, below: int) -> Drawing:
+def _drawing(
+    config: Walk, k: int, title: str, description: str, below: int, how: str = ""
+) -> Drawing:
     d = Drawing(720, _TOP + _ROW * config.parts + below, title, description)
-    d.text(20, 24, f"K = {k}: {counted(blocks(k, K_BLOCK), 'K block')}; {_sizes(config)}", "head")
+    d.text(
+        20, 24, f"K = {k}: {counted(blocks(k, K_BLOCK), 'K block')}; {_sizes(config)}{how}", "head"
+    )
     return d
 
 
@@ -100,6 +106,11 @@ def _trip(d: Drawing, y: float, width: float, run: range, name: str) -> None:
     x = _LEFT + width * run.start
     d.rect(x, y, width * len(run), _CELL, "cell t0")
     for i, block in enumerate(run):
-        d.text(x + width * (i + 0.5), y + 18, str(block), "code mid")
+        d.text(
+            x + width * (i + 0.5),
+            y + 18,
+            str(block),
+            "code mid small" if width < 20 else "code mid",
+        )
     d.path(f"M{x + 2:.1f} {y + _CELL + 3}h{width * len(run) - 4:.1f}", "rule")
     d.text(x + width * len(run) / 2, y + _CELL + 16, name, "mid")

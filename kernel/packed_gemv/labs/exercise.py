@@ -1,8 +1,9 @@
 """Exercises with checked answers: what each lane reads, why one load suffices, and how it is stored.
 
 Run ``python -m packed_gemv.labs.exercise`` for the list, and with a number for one exercise. In a
-terminal it asks; elsewhere, or with answers on the command line, it checks once. Exit code 0 is right,
-1 is wrong, 2 is an answer that cannot be read.
+terminal it asks, where ``?`` tells how to answer, ``solution`` the answer, and ``q`` leaves; elsewhere,
+or with answers on the command line, it checks once. Exit code 0 is right, 1 is wrong, told or left, 2 is
+an answer that cannot be read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from packed_gemv.labs.exercises.forms import Unreadable, letter
 from packed_gemv.labs.exercises.model import Coding, Part, Sheet, Verdict
 
 _COMMAND = "python -m packed_gemv.labs.exercise"
+_PROMPT = "Answer at the prompt. ? shows how, solution tells it, q leaves."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,7 +121,7 @@ class _Desk:
     def how(self, chosen: dict[str, Part]) -> Iterator[str]:
         """How to answer, and what if one cannot."""
         first, part = next(iter(chosen.items()))
-        example = part.example or part.form.write((0,))
+        example = _example(part)
         command = f"{_COMMAND} {self._number}"
         yield "To answer, for instance (in quotes):"
         yield f'  {command}{first} "{example}"{self._option}'
@@ -156,20 +158,30 @@ class _Desk:
         return 0 if all(verdict.right for verdict in verdicts) else 1
 
     def ask(self, chosen: dict[str, Part]) -> int:
-        """Ask part by part, again after each mistake; an empty line leaves."""
-        show([*self._given(), "", *_wrapped("Answer at the prompt; an empty line leaves.")])
+        """Ask part by part, again after each mistake, until it is right, told or left."""
+        show([*self._given(), "", _PROMPT])
+        told = False
         for name, part in chosen.items():
             show(["", *_question(name, part)])
-            if not _answered(name, part):
+            try:
+                told |= not _answered(name, part)
+            except (EOFError, KeyboardInterrupt):
                 left = f"{_COMMAND} {self._number}{name}{self._option}"
-                show([f"Left at {name}. Go on, or give up:", f"  {left}", f"  {left} --solution"])
+                show(
+                    ["", f"Left at {name}. Go on, or give up:", f"  {left}", f"  {left} --solution"]
+                )
                 return 1
         if self._number < len(EXERCISES) and len(chosen) > 1:
             show(["", f"Done. The next one:  {_COMMAND} {self._number + 1}"])
-        return 0
+        return 1 if told else 0
 
     def _given(self) -> list[str]:
         return [self._title, "", *_wrapped(self._sheet.given)]
+
+
+def _example(part: Part) -> str:
+    """An answer that shows the form."""
+    return part.example or part.form.write((0,))
 
 
 def _question(name: str, part: Part) -> Iterator[str]:
@@ -182,15 +194,24 @@ def _question(name: str, part: Part) -> Iterator[str]:
 
 
 def _answered(name: str, part: Part) -> bool:
-    """Ask until the answer is right, or until there is none."""
+    """Ask until the answer is right; false if it had to be told.
+
+    Raises:
+        EOFError: if the reader leaves.
+    """
     while True:
-        try:
-            text = input(f"{name}> ")
-        except (EOFError, KeyboardInterrupt):
-            print()
-            return False
-        if not text.strip():
-            return False
+        text = input(f"{name}> ").strip()
+        match text.lower():
+            case "":
+                continue
+            case "q" | "quit":
+                raise EOFError
+            case "?" | "help":
+                show([f"For instance:  {_example(part)}", _PROMPT])
+                continue
+            case "solution":
+                show(_wrapped(part.solution(), "   "))
+                return False
         try:
             verdict = part.check(text)
         except Unreadable as mistake:

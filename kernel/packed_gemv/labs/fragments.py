@@ -4,7 +4,8 @@ Run ``python -m packed_gemv.labs.fragments``. Part 1 tells what each lane and re
 ``mma.m16n8k16`` holds, which k that is, counted naturally and packed, and reads the packed array:
 which weights lie in each lane's 16 bytes, and what other loads would cost. ``--picture`` draws it.
 Part 2 computes ``x · Wᵀ`` with the emulator, in real arithmetic, from a weight packed the same way.
-``--break`` exchanges the two halves of x between the mma steps, and the error becomes about 1.
+With an option for part 2, such as ``--m``, it comes alone. ``--break`` hands mma step 0 the part of x
+that step 1 needs, and the reverse; the error becomes about 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from packed_gemv import fragments as f
 from packed_gemv.config import MAX_TOKENS, Config
 from packed_gemv.emulator import Float64, Problem, bf16_bits, bf16_to_float64, emulate
 from packed_gemv.labs import Parser, at_least_one, counted, lanes, runs, show, terminal
+from packed_gemv.labs.configs import Walk
 from packed_gemv.labs.lanes import K as K
 from packed_gemv.labs.lanes import N as N
 from packed_gemv.layout import PackedWeight, blocks
@@ -38,14 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Lab 2: the packed layout, lane by lane.",
         "--m 13 --nw 8 --break",
     )
-    parser.add_argument(
-        "--break", action="store_true", dest="broken", help="exchange x's two halves"
-    )
-    parser.add_argument("--m", type=at_least_one, default=8, help="tokens (8)")
-    parser.add_argument("--nw", type=at_least_one, default=4, help="warps in a CTA (4)")
-    parser.add_argument("--u", type=at_least_one, default=4, help="K blocks in a trip (4)")
-    parser.add_argument("--s", type=at_least_one, default=1, help="slices of K (1)")
-    parser.add_argument("--dual", action="store_true", help="two weights over the same x")
+    parser.add_argument("--part", type=int, choices=(1, 2), help="print this part alone")
     parser.add_argument(
         "--picture",
         nargs="?",
@@ -54,23 +49,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="LANE",
         help=f"draw who holds what instead, with one lane marked ({EXAMPLE})",
     )
+    walk = parser.add_argument_group("part 2, the walk (any of these prints part 2 alone)")
+    walk.add_argument("--m", type=at_least_one, help="tokens (8)")
+    walk.add_argument("--nw", type=at_least_one, help="warps in a CTA (4)")
+    walk.add_argument("--u", type=at_least_one, help="K blocks in a trip (4)")
+    walk.add_argument("--s", type=at_least_one, help="slices of K (1)")
+    walk.add_argument("--dual", action="store_true", help="two weights over the same x")
+    walk.add_argument(
+        "--break",
+        action="store_true",
+        dest="broken",
+        help="hand step 0 the x that step 1 needs, and the reverse",
+    )
     args = parser.parse_args(argv)
     if args.picture is not None:
         lane = args.picture
         parts = (terminal.operands(lane), terminal.packed_axes(), terminal.reads(lane))
         terminal.show_lines([line for part in parts for line in (*part, [])][:-1])
         return 0
-    if args.m > MAX_TOKENS:
-        parser.error(f"argument --m: {args.m} tokens: the kernel takes 1 to {MAX_TOKENS}")
-    if args.s > _MOST_SLICES:
-        parser.error(f"argument --s: {args.s} slices: this lab takes 1 to {_MOST_SLICES}")
+    m, nw, u, s = args.m or 8, args.nw or 4, args.u or 4, args.s or 1
+    if m > MAX_TOKENS:
+        parser.error(f"argument --m: {m} tokens: the kernel takes 1 to {MAX_TOKENS}")
+    if s > _MOST_SLICES:
+        parser.error(f"argument --s: {s} slices: this lab takes 1 to {_MOST_SLICES}")
     try:
-        config = Config(args.nw, args.u, args.s, blocks(args.m, f.TOKENS), args.dual)
+        config = Config(nw, u, s, blocks(m, f.TOKENS), args.dual)
     except ValueError as refusal:
-        parser.error(str(refusal))
-    part_1 = [*_what_lanes_hold(), "", *_what_lanes_load(), "", *_what_loads_cost()]
-    show([*part_1, "", *_one_problem(args.m, config, args.broken)])
+        uncompiled = str(refusal).startswith(f"u={u} is not compiled")
+        parser.error(f"{refusal}{_nor_even(nw, u, s) if uncompiled else ''}")
+    asked = any((args.m, args.nw, args.u, args.s, args.dual, args.broken))
+    wanted = [args.part] if args.part else [2] if asked else [1, 2]
+    lines: list[str] = []
+    if 1 in wanted:
+        lines += [*_what_lanes_hold(), "", *_what_lanes_load(), "", *_what_loads_cost()]
+    if 2 in wanted:
+        lines += [*([""] if lines else []), *_one_problem(m, config, args.broken)]
+    show(lines)
     return 0
+
+
+def _nor_even(nw: int, u: int, s: int) -> str:
+    """That a walk which was not compiled would not be one of whole trips either; empty if it would."""
+    walk = Walk(nw, u, s)
+    if walk.is_even(K):
+        return ""
+    fewest, most = (len(walk.slices(K)[i]) for i in (-1, 0))
+    share = (f"{fewest} or " if fewest < most else "") + counted(most, "block")
+    options = (
+        f"--k {K} --u {u}" + (f" --nw {nw}" if nw != 4 else "") + (f" --s {s}" if s > 1 else "")
+    )
+    return (
+        f". Nor would {share} a warp make whole trips of {u}: "
+        f"see python -m packed_gemv.labs.configs {options}"
+    )
 
 
 def _lane(text: str) -> int:

@@ -2,7 +2,7 @@
 // Draws the grids once from the embedded numbers, then lights what belongs to the chosen lane.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
-const state = { lane: 13, step: 0, k: "packed" };
+const state = { lane: 13, step: 0, k: "natural" };
 const lit = []; // elements that the last choice lit, with the text they had
 
 function element(kind, text, of, parent) {
@@ -114,6 +114,7 @@ const span = (from, length) => `${from}–${from + length - 1}`;
 function tell(number, lane) {
   const { step, k } = state;
   at("who").textContent = `Lane ${number} = 4·${lane.g} + ${lane.t}: g = ${lane.g}, t = ${lane.t}`;
+  at("renamed").textContent = k === "packed" ? ", k relabelled" : "";
   const body = at("registers");
   body.replaceChildren();
   const row = (texts, first) => {
@@ -166,7 +167,7 @@ function asked() {
   return {
     lane: DATA.lanes[lane] ? lane : state.lane,
     step: step === 1 ? 1 : 0,
-    k: k === "natural" ? k : "packed",
+    k: k === "packed" ? k : "natural",
   };
 }
 

@@ -36,6 +36,7 @@ def _rules(dark: bool) -> str:
 _STYLE = (
     "text{font:13px ui-sans-serif,system-ui,sans-serif}"
     ".code{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12px}"
+    ".small{font-size:11px;word-spacing:-2px}"
     ".head{font-size:15px;font-weight:600}.bold{font-weight:700}"
     ".mid{text-anchor:middle}.end{text-anchor:end}"
     ".cell{stroke-width:1}.rule{fill:none;stroke-width:1}"

@@ -17,6 +17,7 @@ from packed_gemv.layout import blocks
 Line = list[tuple[str, int | None]]
 
 _COLOURS = ("black on #9ec5fe", "black on #ffd479", "black on #9fdcb0", "black on #cdb4f6")
+_OF_16 = ("black on cyan", "black on yellow", "black on green", "black on magenta")
 _NAME, _CELL = 16, 8
 _MOST_BLOCKS, _MOST_WARPS = 64, 16
 
@@ -30,9 +31,10 @@ def show_lines(lines: Iterable[Line]) -> None:
         show("".join(said for said, _ in line).rstrip() for line in lines)
         return
     console = Console(width=WIDTH, highlight=False)
+    colours = _COLOURS if console.color_system in ("256", "truecolor") else _OF_16
     with console.capture() as captured:
         for line in lines:
-            parts = [(said, "" if t is None else _COLOURS[t]) for said, t in line]
+            parts = [(said, "" if t is None else colours[t]) for said, t in line]
             text = Text.assemble(*parts)
             text.rstrip()
             console.print(text, soft_wrap=True)

@@ -17,6 +17,9 @@ Answer = tuple[int, ...]
 _MOST = 4096  # values in one answer
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 _RANGE = re.compile(r"(?<![0-9])([0-9]{1,6})\s*(?:-|–|\.\.+|…|\bto\b)\s*([0-9]{1,6})(?![0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_MINUS = re.compile(r"(?:^|[\s,;:=(\[])[-−–][0-9]|(?:^|[,;:=(\[])\s*[-−–]\s*[0-9]")
+_FORMULA = re.compile(r"\w\s*[*+×·]\s*[\w(]|\)\s*[*+×·]\s*\w|[0-9]\.[0-9]")
 _LETTER = re.compile(r"[\W_]*([a-z])[\W_]*")
 
 
@@ -47,22 +50,33 @@ class Tuples:
     Attributes:
         names: of the numbers of one item.
         ordered: whether the order of the items matters.
+        one: whether a single number is due, which may then have commas, as 1,024.
     """
 
     names: tuple[str, ...]
     ordered: bool = True
+    one: bool = False
 
     def read(self, text: str) -> Answer:
+        asked = text
+        if _FORMULA.search(text):
+            raise Unreadable(f"{_quoted(asked)}: give each number itself, worked out, and whole")
+        if self.one:
+            text = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
         if len(self.names) == 1:
             text = _RANGE.sub(_spelt_out, text)
+        if _MINUS.search(text):
+            raise Unreadable(
+                f"{_quoted(asked)}: no answer here is negative, so leave out the minus"
+            )
         found = _NUMBER.findall(text)
         if not found:
-            raise Unreadable(f"no number in {_quoted(text)}; expected {self._item}")
+            raise Unreadable(f"no number in {_quoted(asked)}; expected {self._item}")
         if len(found) > _MOST or any(len(number) > 12 for number in found):
             raise Unreadable("that is more than any answer here is long")
         if len(found) % len(self.names):
             raise Unreadable(
-                f"{counted(len(found), 'number')} in {_quoted(text)}; each item is {self._item}"
+                f"{counted(len(found), 'number')} in {_quoted(asked)}; each item is {self._item}"
             )
         return tuple(int(number, 0) if number[1:2] in "xX" else int(number) for number in found)
 
@@ -110,6 +124,10 @@ class Letter:
 
     def read(self, text: str) -> Answer:
         found = _LETTER.fullmatch(text.lower())
+        if not found and re.search(r"\w", text):
+            raise Unreadable(
+                f"answer with the letter alone, a to {letter(self.count - 1)}, not {_quoted(text)}"
+            )
         index = ord(found[1]) - ord("a") if found else self.count
         if index >= self.count:
             raise Unreadable(f"{_quoted(text)} is not a letter from a to {letter(self.count - 1)}")

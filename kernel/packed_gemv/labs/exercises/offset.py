@@ -32,7 +32,7 @@ def _units(lane: int) -> Part:
     first_of_step = right - lane
     return Part(
         "How many units lie before the one it loads? This is its index in the uint4 array.",
-        Tuples(("units",)),
+        Tuples(("units",), one=True),
         (right,),
         f"Before row block {_RB}, K block {_KB} lie {_RB} · {_K_BLOCKS} + {_KB} = {block} blocks of "
         f"2 steps · {f.LANES} lanes = {_PER_BLOCK} units. Then {_STEP} step of {_PER_STEP}, then "
@@ -101,7 +101,7 @@ def _bytes(lane: int) -> Part:
     values = scaled(units.right, UNIT // BF16)
     return Part(
         "And at which byte offset from the start of the packed array?",
-        Tuples(("byte offset",)),
+        Tuples(("byte offset",), one=True),
         right,
         f"{units.right[0]} units of {UNIT} bytes: {units.right[0]} · {UNIT} = {right[0]}.",
         f"A unit is {UNIT} bytes.",
@@ -122,7 +122,7 @@ def _stride() -> Part:
     return Part(
         "The warp goes on to the next K block, same step. How many bytes further does each lane "
         "load?",
-        Tuples(("bytes",)),
+        Tuples(("bytes",), one=True),
         (right,),
         f"{_PER_BLOCK} units of {UNIT} bytes: the {_PER_STEP * UNIT} bytes of step 0 and the "
         f"{_PER_STEP * UNIT} of step 1. In between lies nothing that this warp does not read.",

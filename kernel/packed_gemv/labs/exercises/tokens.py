@@ -27,7 +27,7 @@ def sheet(lane: int) -> Sheet:
 def _block_count() -> Part:
     return Part(
         "What is NB?",
-        Tuples(("blocks",)),
+        Tuples(("blocks",), one=True),
         (_NB,),
         f"{M} tokens fill one block of {f.TOKENS} and begin another: ceil({M} / {f.TOKENS}) = {_NB}. "
         "Each weight is loaded once and used for every block.",
