@@ -11,19 +11,18 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from lanecheck.errors import BadInput, CannotRun, LanecheckError
+from lanecheck.groups import Groups
 from lanecheck.matrix import Arch
 from lanecheck.toolchain import Toolchain, cache_root
 
@@ -179,7 +178,7 @@ def build_all(jobs: Iterable[Callable[[], T]], workers: int | None = None) -> li
             return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            _stop_compilers()
+            _COMPILERS.stop()
             raise
 
 
@@ -309,14 +308,7 @@ def _compile(plan: _Plan, work: Path, environment: Mapping[str, str]) -> list[Pa
 
 # Running --------------------------------------------------------------------------------------
 
-_running: set[int] = set()  # process groups
-
-
-def _stop_compilers() -> None:
-    """End what other threads wait for, so that an interrupted run ends now."""
-    for group in tuple(_running):
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+_COMPILERS = Groups()
 
 
 def run(
@@ -338,16 +330,11 @@ def run(
         except OSError as error:
             raise CannotRun(f"{command[0]} does not run ({error.strerror})") from None
         late = ""
-        _running.add(process.pid)
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            late = f"\nerror: stopped after {timeout:.0f} s\n"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            _running.discard(process.pid)
+        with _COMPILERS.watched(process):
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                late = f"\nerror: stopped after {timeout:.0f} s\n"
         output.seek(0)
         said = output.read().decode("utf-8", "replace") + late
     return process.returncode, said, time.monotonic() - start

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lanecheck import groups
 from lanecheck.errors import CannotRun
 from lanecheck.sanitized import PREFIX
 from lanecheck.subject import load, recipe_of
@@ -214,7 +214,7 @@ def _run(program: Path, target: Target, work: Mapping[str, Sequence[str]]) -> di
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that the watched process ends together with the tool
             )
-            stack.callback(_end, process)
+            stack.callback(groups.end, process)
             running[tool] = process, output
         end = time.monotonic() + TIME_LIMIT
         readings = {}
@@ -225,12 +225,6 @@ def _run(program: Path, target: Target, work: Mapping[str, Sequence[str]]) -> di
             ended = process.returncode is not None
             readings[tool] = _verdict(tool, output.read(), ended, sources)
         return readings
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _verdict(tool: str, output: str, ended: bool, sources: Collection[str]) -> Reading:

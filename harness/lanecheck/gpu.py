@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -33,6 +34,15 @@ def detect() -> list[Gpu]:
         return []
     rows = (line.split(", ") for line in done.stdout.splitlines() if ", " in line)
     return [Gpu(name, cc, uuid) for name, cc, uuid in rows]
+
+
+def unit(uuid: str) -> str:
+    """A digest that tells one GPU from another without naming it.
+
+    Args:
+        uuid: as the driver or as torch writes it, with ``GPU-`` before it or without.
+    """
+    return hashlib.sha256(uuid.removeprefix("GPU-").lower().encode()).hexdigest()[:16]
 
 
 def matched(gpus: list[Gpu], matrix: Matrix) -> dict[str, list[Gpu]]:

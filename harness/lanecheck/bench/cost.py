@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from lanecheck.bench.peers import PEERS
-from lanecheck.bench.timing import GRAPH_LAUNCHES, GRAPH_TURNS, copies
+from lanecheck.bench.timing import copies, turns
 
 CONTENDERS = 3 + len(PEERS)
 """The subject, both ceilings, and every peer."""
@@ -25,8 +25,8 @@ def seconds(size: int, rounds: int, gbps: float) -> float:
         size: bytes that one launch moves.
         gbps: of the memory, in 10^9 bytes a second.
     """
-    turns = copies(size, l2=0)
-    launches = turns * min(-(-GRAPH_LAUNCHES // turns), GRAPH_TURNS)
+    held = copies(size, l2=0)
+    launches = held * turns(held)
     replay = launches * (LAUNCH_US * 1e-6 + size / gbps / 1e9)
     return PREPARING_S + HOST_NS * 1e-9 * size + 2 * rounds * CONTENDERS * replay
 

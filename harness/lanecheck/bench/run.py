@@ -50,6 +50,7 @@ from lanecheck.bench.timing import (
 )
 from lanecheck.build import tree
 from lanecheck.errors import CannotRun
+from lanecheck.gpu import unit
 from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target
@@ -132,12 +133,11 @@ def headed(subject: str, library: Path, uuid: str, rounds: int, seed: int) -> Be
     Args:
         subject: its name. uuid: of the GPU, as the driver or as torch writes it.
     """
-    unit = uuid.removeprefix("GPU-").lower()
     return BenchHeader(
         subject=subject,
         benchmark=hashlib.sha256(json.dumps(tree(Path(__file__).parent)).encode()).hexdigest(),
         library_sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
-        unit=hashlib.sha256(unit.encode()).hexdigest()[:16],
+        unit=unit(uuid),
         rounds=rounds,
         seed=seed,
     )

@@ -85,8 +85,12 @@ def warms(size: int, l2: int) -> bool:
 
 def rotation(launches: Sequence[Launch]) -> list[Launch]:
     """The launches of one graph: whole turns over the copies."""
-    turns = min(-(-GRAPH_LAUNCHES // len(launches)), GRAPH_TURNS)
-    return [*launches] * turns
+    return [*launches] * turns(len(launches))
+
+
+def turns(copies: int) -> int:
+    """Turns over so many copies in one graph."""
+    return min(-(-GRAPH_LAUNCHES // copies), GRAPH_TURNS)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Annotated, Optional
 import typer
 from rich.markup import escape
 
-from lanecheck import gpu
 from lanecheck.bench import host
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired.arms import checked_out
@@ -26,13 +24,14 @@ from lanecheck.cli.options import (
     MatrixOption,
     SeedOption,
     SubjectOption,
-    chosen_archs,
     matrix_path,
     out,
+    read_gpus,
     read_matrix,
     relative,
 )
-from lanecheck.errors import BadInput, CannotRun
+from lanecheck.errors import CannotRun
+from lanecheck.gpu import unit
 from lanecheck.matrix import Matrix
 from lanecheck.reports.model import write_text
 from lanecheck.terminal import Progressing
@@ -124,15 +123,8 @@ def _place(loaded: Matrix, device: str, arch: str) -> tuple[Place, dict[str, str
     if device == "host":
         capability = loaded.devices["host"].mma[-1]
         return Place("host", None, capability, host.machine()), environment
-    if device != "cuda":
-        raise BadInput(f"--device is host or cuda, not '{device}'")
-    (chosen,) = chosen_archs(loaded, [arch])
-    here = [found for found in gpu.detect() if found.cc in chosen.loads_on]
-    if not here:
-        raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
-    first = here[0]
-    unit = hashlib.sha256(first.uuid.encode()).hexdigest()[:16]
-    return Place("cuda", chosen, first.cc, first.name, unit), {
+    chosen, (first, *_) = read_gpus(loaded, device, arch)
+    return Place("cuda", chosen, first.cc, first.name, unit(first.uuid)), {
         **environment,
         "CUDA_VISIBLE_DEVICES": first.uuid,
     }

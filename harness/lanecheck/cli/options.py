@@ -20,6 +20,7 @@ from lanecheck.build import NO_OVERLAY, BuildFailed, Built, build_all, build_dev
 from lanecheck.campaign import Budget
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.faults import catalogue
+from lanecheck.gpu import Gpu
 from lanecheck.matrix import Arch, Device, Matrix
 from lanecheck.reports.model import CampaignRecord, FailureRecord
 from lanecheck.subject import Subject, faults_of, load, recipe_of
@@ -128,15 +129,25 @@ def read_target(
     if device == "host":
         library = build_host(subject.recipe, variant, tools, overlay).path
         return Target(reference, "host", capabilities, library, variant)
+    chosen, here = read_gpus(loaded, device, arch)
+    library = build_device(subject.recipe, chosen, tools, overlay).path
+    alike = tuple(found.uuid for found in here if found.name == here[0].name)
+    return Target(reference, "cuda", (here[0].cc,), library, arch, alike)
+
+
+def read_gpus(loaded: Matrix, device: str, arch: str) -> tuple[Arch, list[Gpu]]:
+    """What --arch names, and the GPUs of this machine that load it, for a --device that is not the host.
+
+    Raises:
+        BadInput: if the device is not cuda, or there is no such arch. CannotRun: if there is no such GPU.
+    """
     if device != "cuda":
         raise BadInput(f"--device is host or cuda, not '{device}'")
     (chosen,) = chosen_archs(loaded, [arch])
     here = [found for found in gpu.detect() if found.cc in chosen.loads_on]
     if not here:
         raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
-    library = build_device(subject.recipe, chosen, tools, overlay).path
-    alike = tuple(found.uuid for found in here if found.name == here[0].name)
-    return Target(reference, "cuda", (here[0].cc,), library, arch, alike)
+    return chosen, here
 
 
 def refuse_to_record(fault: str | None, subject: str | None) -> None:

@@ -17,6 +17,7 @@ from lanecheck.bench.plan import BenchSubject, benchable
 from lanecheck.bench.run import LOG, headed
 from lanecheck.bench.run import run as run_bench
 from lanecheck.bench.table import render, span
+from lanecheck.cli import recording
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
@@ -36,7 +37,7 @@ from lanecheck.matrix import Device
 from lanecheck.reports import model, store
 from lanecheck.reports.model import CellRecord, Report, Status
 from lanecheck.site import pages
-from lanecheck.subject import Params, load, recipe_of
+from lanecheck.subject import Params, load
 from lanecheck.terminal import Progressing
 
 LOGS = Path(".lanecheck") / "bench"
@@ -64,8 +65,7 @@ def bench(
     """
     root, loaded = matrix_path(path).parent, read_matrix(path)
     reference = subject or loaded.subject
-    gpus, tools = gpu.detect(), toolchain()
-    here = gpu.matched(gpus, loaded)
+    tools, here = toolchain(), gpu.matched(gpu.detect(), loaded)
     (chosen,) = chosen_archs(loaded, [arch])
     devices = [name for name in here if loaded.devices[name].cc in chosen.loads_on]
     if not devices:
@@ -94,19 +94,9 @@ def bench(
     out.print(render(done))
     status = Status.VERIFIED if done.valid else Status.DISPROVEN
     reason = "; ".join(row.void for row in done.rows if row.void) or f"{len(done.rows)} shapes"
-    report = Report(
-        created=model.now(),
-        subject=done.subject,
-        source=model.source_record(root, recipe_of(kernel).root),
-        environment=model.environment(
-            tools.nvcc_version, tools.cxx_version, [found.name for found in gpus]
-        ),
-        cells=[CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)],
-        bench=done,
-    )
-    saved = store.save(report, root, record, json_file)
+    cell = CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)
+    recording.save(reference, path, record, json_file, cells=[cell], bench=done)
     log.unlink()  # nothing is left to go on with
-    out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     raise typer.Exit(0 if done.valid else 1)
 
 

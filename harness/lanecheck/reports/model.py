@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
@@ -25,6 +24,7 @@ from lanecheck.compute_sanitizer import Checked
 from lanecheck.errors import BadInput
 from lanecheck.faults.differences import Comparison
 from lanecheck.faults.scoreboard import Score
+from lanecheck.git import git
 from lanecheck.summation.recovery import Summation
 from lanecheck.tensorcore import Evidence as Evidence
 from lanecheck.trial import Failure, Result, Target
@@ -429,18 +429,8 @@ def summation_record(each: Summation, device: str = "host") -> SummationRecord:
 
 def source_record(root: Path, sources: Path) -> SourceRecord:
     """The commit of ``root``, unknown outside a git checkout, and the digest of ``sources``."""
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
-            )
-        except (OSError, subprocess.CalledProcessError):
-            return None
-        return done.stdout.strip()
-
-    sha = git("rev-parse", "HEAD")
-    changes = git("status", "--porcelain")
+    sha = git(root, "rev-parse", "HEAD")
+    changes = git(root, "status", "--porcelain")
     dirty = None if sha is None or changes is None else bool(changes)
     content = json.dumps(tree(sources)).encode()
     return SourceRecord(git_sha=sha, dirty=dirty, sha256=hashlib.sha256(content).hexdigest())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.git import git
 
 
 @dataclass(frozen=True)
@@ -85,28 +85,17 @@ def _checkout(given: str, root: Path) -> Iterator[tuple[str | None, Path]]:
             raise BadInput(f"{given} is a file: name a git revision, or a folder of a checkout")
         yield None, path.resolve()
         return
-    commit = _git(
+    commit = git(
         root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{given}^{{commit}}"
     )
     if commit is None:
         raise BadInput(f"{given} is neither a folder nor a git revision of {root}")
-    prefix = _git(root, "rev-parse", "--show-prefix") or ""
+    prefix = git(root, "rev-parse", "--show-prefix") or ""
     with tempfile.TemporaryDirectory(prefix="lanecheck-") as temporary:
         folder = Path(temporary) / commit[:12]
         try:
-            if _git(root, "worktree", "add", "--detach", str(folder), commit) is None:
+            if git(root, "worktree", "add", "--detach", str(folder), commit) is None:
                 raise CannotRun(f"git worktree add fails for {given} ({commit[:12]})")
             yield commit, folder / prefix
         finally:
-            _git(root, "worktree", "remove", "--force", str(folder))
-
-
-def _git(root: Path, *words: str) -> str | None:
-    """What git says, or None if it fails."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
+            git(root, "worktree", "remove", "--force", str(folder))

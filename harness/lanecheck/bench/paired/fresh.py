@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 import lanecheck
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Task, Time, Timed
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.groups import Groups
 
 HARNESS = Path(lanecheck.__file__).parents[1]
 LIMITS = {"build": 1800.0, "show": 3600.0, "time": 600.0}
@@ -54,7 +54,7 @@ class FreshProcesses:
                     yield future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                _stop()
+                _PROCESSES.stop()
                 raise
 
     def time(self, task: Time) -> Timed:
@@ -86,14 +86,7 @@ class FreshProcesses:
             raise ProcessLost(f"no answer: {error.errors()[0]['msg']}") from None
 
 
-_running: set[int] = set()  # process groups
-
-
-def _stop() -> None:
-    """End what other threads wait for."""
-    for group in tuple(_running):
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+_PROCESSES = Groups()
 
 
 def _run(
@@ -113,16 +106,11 @@ def _run(
             stderr=errors,
             start_new_session=True,
         )
-        _running.add(process.pid)
-        try:
-            answer, _ = process.communicate(given.encode(), timeout=limit)
-        except subprocess.TimeoutExpired:
-            raise ProcessLost(f"hang: no end within {limit:g} s") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            _running.discard(process.pid)
+        with _PROCESSES.watched(process):
+            try:
+                answer, _ = process.communicate(given.encode(), timeout=limit)
+            except subprocess.TimeoutExpired:
+                raise ProcessLost(f"hang: no end within {limit:g} s") from None
         errors.seek(0)
         return process.returncode, answer, errors.read().decode("utf-8", "replace")
 

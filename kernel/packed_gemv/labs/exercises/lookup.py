@@ -12,12 +12,11 @@ import numpy as np
 
 from packed_gemv import fragments as f
 from packed_gemv.labs.exercises.forms import Answer
-from packed_gemv.labs.fragments import K, N
-from packed_gemv.layout import pack
+from packed_gemv.labs.lanes import BF16 as BF16
+from packed_gemv.labs.lanes import UNIT as UNIT
+from packed_gemv.labs.lanes import K, positions
 
-BF16 = 2  # bytes
-UNIT = 16  # bytes of one lane's load
-PACKED = pack(np.arange(N * K).reshape(N, K))
+PACKED = positions()
 
 
 def split(lane: int) -> tuple[int, int]:
