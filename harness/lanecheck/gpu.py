@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ class Gpu:
 
 
 def detect() -> list[Gpu]:
-    """Every GPU the driver shows; none where there is no driver."""
+    """Every GPU the driver shows and CUDA_VISIBLE_DEVICES leaves; none where there is no driver."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -33,7 +34,25 @@ def detect() -> list[Gpu]:
         print(f"lanecheck: nvidia-smi fails, so no GPU is used: {error}", file=sys.stderr)
         return []
     rows = (line.split(", ") for line in done.stdout.splitlines() if ", " in line)
-    return [Gpu(name, cc, uuid) for name, cc, uuid in rows]
+    return visible([Gpu(*row) for row in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(gpus: list[Gpu], names: str | None) -> list[Gpu]:
+    """Those that the value of CUDA_VISIBLE_DEVICES names, in its order; all if there is none.
+
+    A name is the beginning of an identifier, or a place among ``gpus``: that is nvidia-smi's, and CUDA's
+    where they are alike or CUDA_DEVICE_ORDER is PCI_BUS_ID. As in CUDA, the first that names none ends it.
+    """
+    if names is None:
+        return gpus
+    found: dict[str, Gpu] = {}
+    for name in (each.strip() for each in names.split(",")):
+        these = [gpu for gpu in gpus if name and gpu.uuid.lower().startswith(name.lower())]
+        named = gpus[int(name) :] if name.isdecimal() else these
+        if not named:
+            break
+        found[named[0].uuid] = named[0]
+    return list(found.values())
 
 
 def unit(uuid: str) -> str:

@@ -12,33 +12,30 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from test_measured import identical, measured
+from test_reports import report
 
-from lanecheck import cli, gpu
-from lanecheck.bench.host import LONG_ENOUGH, Host, HostClock
+from lanecheck import cli, gpu, matrix
 from lanecheck.bench.model import Reading, Telemetry
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired import fresh, machine_code
 from lanecheck.bench.paired.arms import Arm, checked_out
 from lanecheck.bench.paired.compare import RETRIES, Place, prepared
-from lanecheck.bench.paired.fresh import FreshProcesses, ProcessLost
+from lanecheck.bench.paired.fresh import ProcessLost
 from lanecheck.bench.paired.gate import Verdict, pairs_needed
 from lanecheck.bench.paired.journal import LOG, processes_in
 from lanecheck.bench.paired.pairing import gated, named, schedule
 from lanecheck.bench.paired.record import Code, PairingRecord
 from lanecheck.bench.paired.table import render
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
-from lanecheck.bench.placing import operands, place
-from lanecheck.bench.plan import Workload
+from lanecheck.cli import comparing
 from lanecheck.errors import BadInput, CannotRun
-from lanecheck.subject import Bits, Params, Subject, Tensor
-from lanecheck.values import real_values
+from lanecheck.reports import store
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = {"M=1": {"m": 1}, "M=8": {"m": 8}}
@@ -58,6 +55,7 @@ class Scripted:
         versions: what the arms' code is.
         doubts: by arm, why it is not correct.
         events: by index of the process that is asked for, something that happens instead of an answer.
+        least: of each in turn, microseconds of its least launch; of later ones as of the last.
     """
 
     def __init__(
@@ -66,9 +64,10 @@ class Scripted:
         versions: tuple[str, str] = ("old", "new"),
         doubts: Mapping[str, str] | None = None,
         events: Mapping[int, Callable[[], Timed]] | None = None,
+        least: Sequence[float] = (),
     ) -> None:
         self.slower, self.versions = slower, dict(zip(("base", "head"), versions))
-        self.doubts, self.events = doubts or {}, events or {}
+        self.doubts, self.events, self.least = doubts or {}, events or {}, least
         self.asked: list[str] = []
         self.judged: list[str] = []
         self._noise = np.random.default_rng(0).normal(0, 1e-3, 1000)
@@ -90,11 +89,17 @@ class Scripted:
             return self.events[index]()
         factor = 1 + self.slower * (task.folder == "head")
         noise = np.exp(self._noise[task.order])
-        return answer(10 * factor * float(noise), task.folder)
+        least = self.least[min(index, len(self.least) - 1)] if self.least else None
+        return answer(10 * factor * float(noise), task.folder, least=least)
 
 
-def answer(median: float = 10.0, output: str = "base", reasons: Sequence[str] = ()) -> Timed:
-    """What a process says whose GPU named these reasons to clock down."""
+def answer(
+    median: float = 10.0,
+    output: str = "base",
+    reasons: Sequence[str] = (),
+    least: float | None = None,
+) -> Timed:
+    """What a process says whose GPU named these reasons to clock down, and its least launch this long."""
     reading = Reading(
         sm_clock_mhz=None,
         memory_clock_mhz=None,
@@ -105,10 +110,10 @@ def answer(median: float = 10.0, output: str = "base", reasons: Sequence[str] = 
         other_processes=None,
     )
     return Timed(
+        least_us=least,
         medians_us={"M=1": median, "M=8": median + 1},
         outputs=dict.fromkeys(CONFIGS, output),
         telemetry=Telemetry(before=reading, after=reading) if reasons else None,
-        drawing_s=0.0,
     )
 
 
@@ -140,14 +145,14 @@ def compare(
     pairs: int = 12,
     seed: int = 0,
     listener: Silent | None = None,
+    place: Place = HOST,
 ) -> PairingRecord:
     arms = tuple(Arm(name, None, Path(name)) for name in ("base", "head"))
     found = prepared(
         arms,  # type: ignore[arg-type]
-        HOST,
+        place,
         "kernel:SUBJECT",
         processes,
-        folder / "operands",
         pairs=pairs,
         rounds=1,
         seed=seed,
@@ -297,6 +302,22 @@ def test_a_process_that_does_not_count_is_repeated_and_said(event, reason, tmp_p
     assert said.said[-1] == f"48 processes, 3 repeated: {reason}"
 
 
+def test_a_process_that_meets_another_state_of_the_gpu_is_repeated(tmp_path):
+    """Five processes say what is usual; the least launch alone says that one differs."""
+    usual, gpu = [1.6, 1.6, 1.4, 1.601, 1.6], Place("cuda", None, "9.0", "NVIDIA H200", "unit")
+    processes = Scripted(least=[*usual, *[1.63] * 12, 1.4, 1.601])
+    found = compare(processes, tmp_path, force=True, place=gpu)
+    assert found.state is not None and found.state.usual_us == 1.6
+    assert found.verdict is Verdict.SAME and len(processes.asked) == 5 + 1 + 48
+    (lost,) = found.lost
+    assert lost.reason == (
+        "the GPU served it otherwise: its least launch takes 1.40 µs, usually 1.60"
+    )
+    changed = found.model_dump_json().replace('"least_us":1.601', '"least_us":1.4')
+    with pytest.raises(ValidationError, match="met another state of the GPU"):
+        PairingRecord.model_validate_json(changed)
+
+
 def test_one_that_is_always_lost_ends_the_comparison(tmp_path):
     processes = Scripted(slower=0.5, events=dict.fromkeys(range(10, 99), crash))
     record = compare(processes, tmp_path)
@@ -377,75 +398,7 @@ def test_a_record_is_read_as_it_was_written_and_none_can_be_made_up(tmp_path):
             PairingRecord.model_validate_json(json.dumps({**json.loads(text), **change}))
 
 
-# On the host ----------------------------------------------------------------------------------
-
-
-def test_the_host_clock_repeats_until_a_sample_is_long_and_rotates_over_the_copies():
-    launched: list[int] = []
-    ticks = count(step=0)
-
-    def now() -> int:
-        return len(launched) * 1000 + next(ticks)
-
-    launches = [lambda stream, copy=copy: launched.append(copy) for copy in range(3)]
-    sample = HostClock(now).prepare(launches)
-    before = len(launched)
-    assert sample() == 1.0  # a microsecond a launch
-    assert (len(launched) - before) * 1000 >= LONG_ENOUGH
-    assert launched == [index % 3 for index in range(len(launched))]
-
-
-class Packing(Subject):
-    """y = x · wᵀ with rows apart, over a w that is packed (as it is), once or not at all."""
-
-    name = "packing"
-
-    def __init__(self, packs: bool) -> None:
-        self.packs = packs
-
-    def bench_params(self) -> list[Params]:
-        return []
-
-    def traffic(self, params: Params) -> int:
-        return 1
-
-    def tensors(self, params: Params) -> list[Tensor]:
-        m, n, k = (int(params[axis]) for axis in "mnk")
-        return [
-            Tensor("x", (m, k), "bf16", "input"),
-            Tensor("w", (n, k), "bf16", "source"),
-            Tensor("packed", (n, k), "bf16", "packed"),
-            Tensor("y", (m, n), "fp32", "output", row_stride=n + 3),
-        ]
-
-    def terms(self, params: Params) -> int:
-        return int(params["k"])
-
-    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
-        assert self.packs, "packed again"
-        return {"packed": inputs["w"]}
-
-    def launch(self, library: Any, params: Params, buffers: Any, stream: int) -> None:
-        x, w, y = (buffers[name].elements for name in ("x", "packed", "y"))
-        y[...] = (real_values(x) @ real_values(w).T).astype(np.float32).view(np.uint32)
-
-
-def test_operands_are_drawn_and_packed_by_the_first_process_alone(tmp_path):
-    params = {"m": 2, "n": 5, "k": 32}
-    digests = []
-    for packs in (True, False):
-        workload = Workload.of(Packing(packs), params, seed=3)
-        placed = place(workload, operands(workload, tmp_path), Host(None, "9.0"))
-        assert len(placed.launches) == 4
-        for launch in placed.launches:
-            launch(0)
-        digests.append(placed.digest())
-        ((_, region),) = placed.outputs
-        region.memory[4 * 5] = 1  # between the rows
-        assert placed.digest() == digests[-1]
-        region.memory[0] ^= 1
-        assert placed.digest() != digests[-1]
-    assert digests[0] == digests[1]
+# What runs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -666,13 +619,23 @@ def test_a_whole_comparison(checkout, lanecheck):
     assert record.verdict is Verdict.INSUFFICIENT
     assert record.header.base.commit == git(checkout, "rev-parse", "HEAD").strip()
     assert [process.turn for process in record.processes] == schedule(1, 0)
-    assert record.lost == ()
-    (log,) = Path(".lanecheck/compare").iterdir()
-    assert len(log.read_text().splitlines()) == 1 + 4 + 4
+    assert record.lost == () and record.rates is None
+    machine = record.header.machine
+    assert f"the gate's own errors: none is recorded for {machine}; see lanecheck power" in said
+    assert not any(Path(".lanecheck/compare").iterdir())
 
-    code, said, _ = lanecheck(*words)
+    alike = [
+        identical(seed, device="host", machine=machine, subject=REFERENCE) for seed in range(2)
+    ]
+    store.save(report(power=measured(*alike)), checkout, record=True)
+    code, said, _ = lanecheck(*words, "--json", "again.json")
     assert code == 3
-    assert "4 processes, 4 from the log" in said
+    assert "from the log" not in said
+    assert "the gate's own errors: of 2 real comparisons of identical code 0 alarmed" in said
+    assert "12 pairs, with other arch, pairs, rounds, configs, benchmark than here)" in said
+    again = PairingRecord.model_validate_json(Path("again.json").read_bytes())
+    assert again.rates is not None and again.rates.sentence in said
+    assert again.header == record.header and again.processes != record.processes
     assert worktrees(checkout) == 1
 
 
@@ -682,45 +645,9 @@ def test_a_wrong_kernel_is_refused(checkout, lanecheck):
     code, said, _ = lanecheck("compare", "HEAD", ".", "--device", "host")
     assert code == 3
     assert "INSUFFICIENT: head is not shown correct, so nothing is timed: M=2 N=4 K=8" in said
+    (log,) = Path(".lanecheck/compare").iterdir()
+    assert f"the same command goes on from {log}" in said
     assert worktrees(checkout) == 1
-
-
-def tasks(checkout: Path) -> Build:
-    return Build(subject=REFERENCE, folder=str(checkout / "kernel"), device="host", arch=None)
-
-
-@GIT
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("os._exit(7)", "left with exit code 7"),
-        ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
-        ("raise ValueError('no')", "ValueError: no"),
-        ("sys.exit(0)", "no answer"),
-        ("time.sleep(60)", "hang: no end within 3 s"),
-    ],
-)
-def test_a_process_that_does_not_answer_says_why(line, message, checkout, monkeypatch):
-    monkeypatch.setitem(fresh.LIMITS, "build", 3.0)
-    change(checkout, "BEFORE = None", line)
-    with pytest.raises(ProcessLost, match=re.escape(message)):
-        FreshProcesses().build(tasks(checkout))
-
-
-@GIT
-def test_the_kernel_is_the_arms_and_no_other_that_is_installed(checkout, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    inherited = FreshProcesses({**os.environ, "PYTHONPATH": str(checkout / "kernel")})
-    with pytest.raises(ProcessLost, match="not from the arm's"):
-        inherited.build(replace_folder(tasks(checkout), elsewhere))
-    offer = inherited.build(tasks(checkout))
-    assert list(offer.gate or ()) == ["M=2 N=4 K=8", "M=1 N=4 K=8"]
-    assert sorted(offer.code.files) == ["__init__.py", "subject.py"]
-
-
-def replace_folder(task: Build, folder: Path) -> Build:
-    return task.model_copy(update={"folder": str(folder)})
 
 
 @GIT
@@ -737,13 +664,27 @@ def test_an_interrupt_leaves_no_process_no_worktree_and_a_usable_log(checkout):
         assert running.poll() is None, running.communicate()
         if any(b'"entry":"process"' in log.read_bytes() for log in logs.glob("*.jsonl")):
             break
+    assert left(checkout.parent)
     running.send_signal(signal.SIGINT)
     _, complaint = running.communicate(timeout=30)
     assert running.returncode == 130, complaint
     assert worktrees(checkout) == 1
+    for _ in until(10):
+        if not left(checkout.parent):
+            break
     (log,) = logs.iterdir()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["entry"] for line in lines[:6]] == ["header", *["shown"] * 4, "process"]
+
+
+def left(temporary: Path) -> list[str]:
+    """The processes that were started with this TMPDIR."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"TMPDIR={temporary}\0".encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return found
 
 
 def until(seconds: float) -> Iterator[None]:
@@ -763,10 +704,62 @@ def test_without_a_gpu_there_is_a_host(monkeypatch, lanecheck):
     assert "no GPU on this machine loads sm_90a; use --device host" in complaint
 
 
-def test_every_verdict_has_an_exit_code():
-    from lanecheck.cli.comparing import EXIT_CODES
+@pytest.fixture
+def gpus(monkeypatch) -> list[gpu.Gpu]:
+    """A machine of three GPUs, of which the second does not load sm_90a."""
+    kinds = [("NVIDIA H200", "9.0"), ("NVIDIA RTX 4090", "8.9"), ("NVIDIA H100", "9.0")]
+    found = [gpu.Gpu(*kind, f"GPU-{i}") for i, kind in enumerate(kinds)]
+    monkeypatch.setattr(gpu, "detect", lambda: found)
+    return found
 
-    assert {verdict: EXIT_CODES.get(verdict, 0) for verdict in Verdict} == {
+
+def test_the_gpu_is_the_one_that_is_chosen_of_those_that_load_the_arch(gpus):
+    loaded = matrix.load(REPOSITORY / "matrix.yaml")
+    for index, of in ((0, gpus[0]), (1, gpus[2])):
+        place, environment = comparing._place(loaded, "cuda", "sm_90a", index)
+        assert environment["CUDA_VISIBLE_DEVICES"] == of.uuid
+        assert (place.machine, place.unit) == (of.name, gpu.unit(of.uuid))
+
+
+def test_a_gpu_that_is_not_there_is_refused(gpus, monkeypatch, lanecheck):
+    monkeypatch.chdir(REPOSITORY)
+    code, _, complaint = lanecheck("compare", "HEAD", ".", "--gpu", "2")
+    assert code == 2
+    assert "there is no --gpu 2: sm_90a is loaded here by 2 GPUs, from --gpu 0 on" in complaint
+    code, _, complaint = lanecheck("compare", "HEAD", ".", "--gpu", "1", "--device", "host")
+    assert (code, "--gpu is for --device cuda" in complaint) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "seen"),
+    [
+        (None, "0 1 2"),
+        ("2,0", "2 0"),
+        ("GPU-1", "1"),
+        ("gpu-2, 1,1", "2 1"),
+        ("0,7,1", "0"),
+        ("", ""),
+        ("-1", ""),
+        ("MIG-1", ""),
+    ],
+)
+def test_gpus_that_cuda_may_not_see_are_not_there(names, seen, gpus):
+    assert gpu.visible(gpus, names) == [gpus[int(index)] for index in seen.split()]
+
+
+def test_the_log_of_each_gpu_has_a_name_of_its_own():
+    def log(unit: str) -> str:
+        arms = (Arm("base", None, Path("base")), Arm("head", None, Path("head")))
+        place = Place("cuda", None, "9.0", "NVIDIA H200", unit)
+        options = {"pairs": 1, "rounds": 1, "seed": 0}
+        return prepared(arms, place, "kernel:SUBJECT", Scripted(), **options).log
+
+    assert log("u0") != log("u1")
+    assert log("u0").endswith("-cuda-u0.jsonl")
+
+
+def test_every_verdict_has_an_exit_code():
+    assert {verdict: comparing.EXIT_CODES.get(verdict, 0) for verdict in Verdict} == {
         Verdict.SLOW: 1,
         Verdict.INSUFFICIENT: 3,
         Verdict.AMBIGUOUS: 0,

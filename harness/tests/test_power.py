@@ -6,9 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lanecheck.bench.paired.gate import ALPHA, Floats, Verdict
-from lanecheck.bench.paired.power import SLOW_DOWNS, Rate, lognormal, rates, recorded
+from lanecheck.bench.paired import power
+from lanecheck.bench.paired.gate import ALPHA, MARGIN, Floats, Verdict
+from lanecheck.bench.paired.power import SLOW_DOWNS, lognormal, noise, recorded, simulate
+from lanecheck.bench.paired.rates import Rate, percent
 from lanecheck.errors import BadInput
 
 PAIRS, RUNS = 12, 2000
@@ -20,7 +24,16 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-# Published rates ------------------------------------------------------------------------------
+def rates(
+    processes: Floats, rng: np.random.Generator, margin: float = MARGIN
+) -> dict[float, dict[Verdict, Rate]]:
+    found = power.rates(
+        power.counts(processes, rng, margin), [*map(str, range(processes.shape[1]))]
+    )
+    return {each.slow_down: each.verdicts for each in found}
+
+
+# The gate's rates -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("configs", [1, 10])
@@ -99,39 +112,131 @@ def test_pairs_that_could_never_speak_are_refused() -> None:
         rates(lognormal(0.006, 41, PAIRS, 2, rng()), rng())
 
 
+# By place -------------------------------------------------------------------------------------
+
+
+def test_by_place_has_the_rates_of_comparisons_of_their_own_on_the_average() -> None:
+    """Each pool is as small as can be; the mean over many is the level, and not above it."""
+    generator = np.random.default_rng(4)
+    shares = []
+    for _ in range(300):
+        change, control = generator.normal(0, 0.05, (2, 1, 2 * PAIRS))
+        found = power.by_place(change, control, PAIRS, 20, 0)
+        assert found is not None
+        shares.append(found.alarmed / 20)
+    assert np.mean(shares) <= 2 * LEVEL + 3 * np.std(shares) / 300**0.5
+
+
+def test_by_place_shows_a_bias_and_a_control_that_has_one() -> None:
+    biased, sound = rng().normal([[[0.03]], [[0.0]]], 0.006, (2, 2, 3 * PAIRS))
+    found = power.by_place(biased, sound, PAIRS, RUNS, 0)
+    assert found is not None and found.alarmed == found.verdicts[Verdict.SLOW].count > 0.9 * RUNS
+    found = power.by_place(sound, biased, PAIRS, RUNS, 0)
+    assert found is not None and found.verdicts[Verdict.INSUFFICIENT].share == 1
+    assert power.by_place(biased, sound[:, : PAIRS - 1], PAIRS, RUNS, 0) is None
+
+
 # Recordings -----------------------------------------------------------------------------------
+
+
+def test_the_config_that_is_slowed_is_found_by_its_own_noise() -> None:
+    processes = lognormal(0.002, 2, PAIRS, RUNS, rng())
+    processes[:, 1] *= 10
+    same, *slowed = power.rates(power.counts(processes, rng()), ["quiet", "noisy"])
+    assert same.found == {} and same.hardest is None
+    for each in slowed:
+        assert each.hardest == "noisy"
+        assert {rate.runs for rate in each.found.values()} == {RUNS // 2}
+        assert sum(r.count for r in each.found.values()) == each.verdicts[Verdict.SLOW].count
+    assert slowed[1].found["quiet"].low >= 0.95
 
 
 @pytest.mark.parametrize("processes", [49, 50, 75])
 def test_a_run_uses_no_process_twice_and_pairs_neighbours(processes: int) -> None:
     order = range(1, processes + 1)
-    found = recorded({"a": order, "b": [10 * i for i in order]}, PAIRS, 500, rng())
+    found = recorded([{"a": order, "b": [10 * i for i in order]}], PAIRS, 500, rng())
     assert found.shape == (500, 2, 4 * PAIRS)
     np.testing.assert_allclose(found[:, 1] - found[:, 0], np.log(10))  # one process, both configs
     used = np.round(np.exp(found[:, 0])).astype(int)
     assert all(len(set(run)) == 4 * PAIRS for run in used)
     assert (used[:, 1::2] - used[:, 0::2] == 1).all()
-    assert set(used.flat) >= set(order[:-1])
+    assert set(used.flat) == set(order)
 
 
-def test_a_recording_gives_the_rates_of_its_noise() -> None:
-    times = 9 * np.exp(np.random.default_rng(3).normal(0, 0.006, 97))
-    drifting = times * np.linspace(1, 1.05, 97)
-    found = rates(recorded({"m=1": drifting.tolist()}, PAIRS, RUNS, rng()), rng())
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 12), st.integers(0, 2**32)
+)
+@settings(max_examples=60)
+def test_no_pair_is_of_two_recordings_whatever_their_lengths(
+    lengths: list[int], pairs: int, seed: int
+) -> None:
+    """A process is written as its recording's thousand and its place there."""
+    recordings = [{"a": [1000 * (1 + r) + p for p in range(n)]} for r, n in enumerate(lengths)]
+    generator = np.random.default_rng(seed)
+    if sum((n - 1) // 2 for n in lengths) < 2 * pairs:
+        with pytest.raises(BadInput, match=f"two arms of {pairs} pairs need {2 * pairs}"):
+            recorded(recordings, pairs, 1, generator)
+        return
+    used = np.round(np.exp(recorded(recordings, pairs, 20, generator)[:, 0])).astype(int)
+    assert (used[:, 1::2] - used[:, 0::2] == 1).all()
+    assert (used[:, 1::2] // 1000 == used[:, 0::2] // 1000).all()
+    assert all(len(set(run)) == 4 * pairs for run in used)
+
+
+def test_every_recording_serves() -> None:
+    recordings = [{"a": [1000 * (1 + r) + p for p in range(48)]} for r in range(3)]
+    used = np.round(np.exp(recorded(recordings, PAIRS, 500, rng())[:, 0])).astype(int)
+    assert len(set(used.flat)) == 3 * 48
+
+
+def test_recordings_give_the_rates_of_their_noise() -> None:
+    generator = np.random.default_rng(3)
+    recordings = [
+        {
+            "m=1": (
+                level * np.linspace(1, 1.05, 48) * np.exp(generator.normal(0, 0.006, 48))
+            ).tolist()
+        }
+        for level in (9, 9.4, 8.7)  # three GPUs that drift and differ by far more than their noise
+    ]
+    found = {each.slow_down: each.verdicts for each in simulate(recordings, PAIRS, RUNS, seed=0)}
     assert found[0.0][Verdict.SLOW].high <= ALPHA and found[0.0][Verdict.FAST].high <= ALPHA
     assert found[0.02][Verdict.SLOW].low >= 0.95
+    assert 0.5 < noise(recordings)["m=1"] / (0.006 * 2**0.5) < 1.5
+
+
+@given(st.floats(1e-4, 0.05), st.integers(1, 6), st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_the_false_alarms_of_any_lognormal_noise_stay_at_the_level(
+    deviation: float, configs: int, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    processes = lognormal(deviation, configs, PAIRS, 600, generator)
+    found = rates(processes, generator, margin=0.0)[0.0]
+    assert found[Verdict.SLOW].low <= ALPHA and found[Verdict.FAST].low <= ALPHA
+
+
+def test_runs_are_simulated_in_turns_of_the_configs_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(power, "AT_ONCE", 100)
+    recordings = [{name: [1.0 + i % 7 / 1e4 for i in range(60)] for name in "abc"}]
+    for each in simulate(recordings, PAIRS, 1000, seed=0):
+        assert {rate.runs for rate in each.verdicts.values()} == {1000}
+        assert [rate.runs for rate in each.found.values()] in ([], [334, 333, 333])
 
 
 def test_a_recording_that_cannot_serve_is_refused() -> None:
-    for medians, reason in [
-        ({"a": [1.0] * 48}, "48 recorded processes; two arms of 12 pairs need 49"),
-        ({"a": [1.0] * 60, "b": [1.0] * 61}, "every config"),
-        ({}, "every config"),
-        ({"a": [1.0] * 59 + [0.0]}, "not a positive number"),
-        ({"a": [1.0] * 59 + [float("nan")]}, "not a positive number"),
+    for recordings, reason in [
+        ([{"a": [1.0] * 48}], "48 recorded processes make 23 pairs of neighbours; two arms of 12 "),
+        ([{"a": [1.0] * 60, "b": [1.0] * 61}], "every config"),
+        ([{"a": [1.0] * 60}, {"b": [1.0] * 60}], "every config"),
+        ([{}], "every config"),
+        ([{"a": [1.0] * 59 + [0.0]}], "not a positive number"),
+        ([{"a": [1.0] * 59 + [float("nan")]}], "not a positive number"),
     ]:
         with pytest.raises(BadInput, match=reason):
-            recorded(medians, PAIRS, 10, rng())
+            recorded(recordings, PAIRS, 10, rng())
 
 
 # Intervals ------------------------------------------------------------------------------------
@@ -146,3 +251,20 @@ def test_the_interval_of_a_rate_is_exact() -> None:
 
 def _holds(rate: Rate, share: float) -> bool:
     return rate.low <= share <= rate.high
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "0%"),
+        (2e-4, "0.02%"),
+        (0.0213, "2.1%"),
+        (0.306, "31%"),
+        (0.5, "50%"),
+        (0.991, "99.1%"),
+        (0.99996, "99.996%"),
+        (1, "100%"),
+    ],
+)
+def test_a_share_is_never_rounded_to_none_or_all(share: float, text: str) -> None:
+    assert percent(share) == text

@@ -1,42 +1,63 @@
-"""compare."""
+"""compare, power."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from pydantic import ValidationError
 from rich.markup import escape
 
-from lanecheck.bench import host
+from lanecheck.bench import host_rig
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired.arms import checked_out
 from lanecheck.bench.paired.compare import Place
 from lanecheck.bench.paired.fresh import FreshProcesses
 from lanecheck.bench.paired.gate import Verdict, pairs_needed
 from lanecheck.bench.paired.journal import processes_in
-from lanecheck.bench.paired.table import marked, render
+from lanecheck.bench.paired.measured import PowerRecord
+from lanecheck.bench.paired.rates import Published
+from lanecheck.bench.paired.record import Header, PairingRecord
+from lanecheck.bench.paired.table import (
+    marked,
+    noises,
+    reality,
+    render,
+    render_rates,
+    simulation,
+    unwatched,
+)
+from lanecheck.cli import recording
 from lanecheck.cli.checks import ArchOption
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
+    RecordOption,
     SeedOption,
     SubjectOption,
     matrix_path,
     out,
     read_gpus,
     read_matrix,
+    refuse_to_record,
     relative,
 )
-from lanecheck.errors import CannotRun
+from lanecheck.errors import BadInput, CannotRun
 from lanecheck.gpu import unit
 from lanecheck.matrix import Matrix
+from lanecheck.reports import model, store
 from lanecheck.reports.model import write_text
 from lanecheck.terminal import Progressing
 
 LOGS = Path(".lanecheck") / "compare"
+PAIRS = 12
 EXIT_CODES = {Verdict.SLOW: 1, Verdict.INSUFFICIENT: CannotRun.exit_code}
 
 
@@ -45,9 +66,12 @@ def compare(
     head: Annotated[str, typer.Argument(help="Another; '.' is the working tree.")],
     device: Annotated[str, typer.Option(help="cuda or host.")] = "cuda",
     arch: ArchOption = "sm_90a",
+    gpu: Annotated[
+        int, typer.Option(min=0, help="Which of the GPUs that load the arch, as nvidia-smi counts.")
+    ] = 0,
     pairs: Annotated[
         int, typer.Option(min=1, help="Of base and head; as many of base alone.")
-    ] = 12,
+    ] = PAIRS,
     rounds: Annotated[
         int, typer.Option(min=1, help="Samples of each config in a process.")
     ] = comparison.ROUNDS,
@@ -55,7 +79,10 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Time even identical code.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")] = False,
     log: Annotated[
-        Optional[Path], typer.Option(help="Of every process; a cut run goes on from it.")
+        Optional[Path],
+        typer.Option(
+            help="Of every process; a cut run goes on from it, a finished one deletes it."
+        ),
     ] = None,
     json_file: JsonOption = None,
     subject: SubjectOption = None,
@@ -67,6 +94,9 @@ def compare(
     times every config of the gate; pairs of base and head, and of base and base, run in random order. A
     kernel that is not shown correct is not timed. Interrupt it when you like: the same command goes on.
 
+    Comparisons may run at once, each on a --gpu of its own; a second one on the same GPU is refused. Where
+    CUDA_VISIBLE_DEVICES is set, --gpu counts those that it names, in its order.
+
     Exit codes: 1 SLOW; 3 INSUFFICIENT, too little is known; 0 SAME, FAST, and also AMBIGUOUS: neither a
     change nor equality is shown, which a person may want to look at, but which is no one's fault.
 
@@ -75,12 +105,13 @@ def compare(
     Example: lanecheck compare main . --plan
     """
     root, loaded = matrix_path(path).parent, read_matrix(path)
-    place, environment = _place(loaded, device, arch)
-    processes = FreshProcesses(environment)
+    place, environment = _place(loaded, device, arch, gpu)
     reference = subject or loaded.subject
     with (
+        _ending_in_order(),
+        _alone_on(place, f"{base} {head}"),
         checked_out(base, head, root, reference) as arms,
-        tempfile.TemporaryDirectory(prefix="lanecheck-") as operands,
+        FreshProcesses(environment) as processes,
         Progressing(out) as listener,
     ):
         listener.stage("build")
@@ -89,7 +120,6 @@ def compare(
             place,
             reference,
             processes,
-            Path(operands),
             pairs=pairs,
             rounds=rounds,
             seed=seed,
@@ -98,36 +128,165 @@ def compare(
         listener.end(f"base and head differ in {differs}" if differs else "base and head are alike")
         log = log or root / LOGS / found.log
         if device == "host":
-            out.print(host.SAYS_NOTHING)
+            out.print(host_rig.SAYS_NOTHING)
         if (needed := pairs_needed(len(found.configs))) > pairs:
             out.print(f"{len(found.configs)} configs need {needed} pairs: expect INSUFFICIENT")
         if plan:
             _print_plan(found, processes, log, force, listener)
             return
+        rates = _published(root, found.header)
         record = comparison.compare(found, processes, log, listener, force)
     if record.configs:
+        record = record.model_copy(update={"rates": rates})
         out.print(render(record))
-        out.print(f"log: {relative(log)}", markup=False, soft_wrap=True)
     out.print(f"{marked(record.verdict)}: {escape(record.cause)}", soft_wrap=True)
+    if record.configs:
+        none = f"none is recorded for {place.machine}; see lanecheck power --help"
+        said = rates.sentence if rates else none
+        out.print(f"the gate's own errors: {said}", markup=False, soft_wrap=True)
+    if reason := unwatched(record):
+        out.print(
+            f"nobody watches whether the GPU is held back: {reason}", markup=False, soft_wrap=True
+        )
     if json_file:
         write_text(record.model_dump_json(indent=1) + "\n", json_file)
+    if record.configs:
+        log.unlink()  # nothing is left to go on with
+    elif record.refusal and log.exists():
+        out.print(f"the same command goes on from {relative(log)}", markup=False, soft_wrap=True)
     raise typer.Exit(EXIT_CODES.get(record.verdict, 0))
 
 
-COMMANDS = (compare,)
+def power(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORD...", help="What compare --json wrote, of identical code."),
+    ],
+    runs: Annotated[int, typer.Option(min=300, help="Simulated runs of the gate.")] = 10_000,
+    pairs: Annotated[int, typer.Option(min=1, help="Of base and head in a simulated run.")] = PAIRS,
+    seed: SeedOption = 0,
+    record: RecordOption = False,
+    json_file: JsonOption = None,
+    path: MatrixOption = None,
+) -> None:
+    """Measure how often compare errs: its false alarms and its power.
+
+    Each record is one real comparison of identical code, by compare HEAD HEAD --force --json FILE, with a
+    --seed of its own; all are of one kind of machine, on as many GPUs as you like. It says how
+    those came out, and simulates runs of the gate from pairs of their processes, of identical code and with
+    one config slowed by 1, 2 and 5 %. What is recorded stands beside every later verdict of compare.
+
+    Example: lanecheck power first.json second.json --record
+    """
+    records = [(str(file), _read(file)) for file in files]
+    reference = records[0][1].header.subject
+    if record and reference != read_matrix(path).subject:
+        refuse_to_record(None, reference)
+    found = PowerRecord.of(records, pairs, runs, seed)
+    out.print(render_rates(found))
+    if found.device == "host":
+        out.print(host_rig.SAYS_NOTHING)
+    for sentence in (reality(found), simulation(found), noises(found)):
+        out.print(sentence, markup=False, soft_wrap=True)
+    if json_file:
+        model.write(found, json_file)
+    if record:
+        recording.save(reference, path, True, None, power=found)
 
 
-def _place(loaded: Matrix, device: str, arch: str) -> tuple[Place, dict[str, str]]:
-    """Where it runs, and the environment of its processes."""
+COMMANDS = (compare, power)
+
+
+def _read(path: Path) -> PairingRecord:
+    """Raises BadInput if it is none."""
+    try:
+        return PairingRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "all of it"
+        raise BadInput(
+            f"{path} is not what compare --json writes: {where}: {first['msg']}"
+        ) from error
+
+
+def _published(root: Path, header: Header) -> Published | None:
+    """The newest recorded rates of the gate on this kind of machine, of this subject."""
+    for file in reversed(store.recorded(root)):
+        report = model.read(file)
+        known = report.power
+        if known and (known.machine, known.subject) == (header.machine, header.subject):
+            return known.published(report.created, report.source.commit, header)
+    return None
+
+
+def _place(loaded: Matrix, device: str, arch: str, index: int) -> tuple[Place, dict[str, str]]:
+    """Where it runs, and the environment of its processes.
+
+    Raises:
+        BadInput: if there is no such GPU.
+    """
     environment = dict(os.environ)
     if device == "host":
+        if index:
+            raise BadInput("--gpu is for --device cuda")
         capability = loaded.devices["host"].mma[-1]
-        return Place("host", None, capability, host.machine()), environment
-    chosen, (first, *_) = read_gpus(loaded, device, arch)
-    return Place("cuda", chosen, first.cc, first.name, unit(first.uuid)), {
+        return Place("host", None, capability, host_rig.machine()), environment
+    chosen, here = read_gpus(loaded, device, arch)
+    if index >= len(here):
+        count = (
+            "1 GPU, which is --gpu 0" if len(here) == 1 else f"{len(here)} GPUs, from --gpu 0 on"
+        )
+        raise BadInput(f"there is no --gpu {index}: {arch} is loaded here by {count}")
+    taken = here[index]
+    return Place("cuda", chosen, taken.cc, taken.name, unit(taken.uuid)), {
         **environment,
-        "CUDA_VISIBLE_DEVICES": first.uuid,
+        "CUDA_VISIBLE_DEVICES": taken.uuid,
     }
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """A cancelled job's SIGTERM ends it as an interrupt does: processes, worktrees and locks are given up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _alone_on(place: Place, what: str) -> Iterator[None]:
+    """Have the GPU to this comparison, as long as others of this machine ask too.
+
+    Raises:
+        CannotRun: if another comparison has it.
+    """
+    if not place.unit:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"lanecheck-gpu-{place.unit}.lock"
+    with suppress(OSError):  # another user's: a lock needs no more than to read it
+        path.touch(0o666)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise CannotRun(f"cannot read {path} ({error.strerror})") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = file.read().decode("utf-8", "replace").strip() or "another process"
+            raise CannotRun(
+                f"{place.machine} is taken by {holder}, and each would disturb the other: wait for it, or "
+                "choose another --gpu"
+            ) from None
+        with suppress(OSError):
+            path.write_text(f"process {os.getpid()}, lanecheck compare {what}\n")
+        yield
+        with suppress(OSError):
+            path.write_text("")
 
 
 def _print_plan(

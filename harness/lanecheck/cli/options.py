@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -146,8 +146,18 @@ def read_gpus(loaded: Matrix, device: str, arch: str) -> tuple[Arch, list[Gpu]]:
     (chosen,) = chosen_archs(loaded, [arch])
     here = [found for found in gpu.detect() if found.cc in chosen.loads_on]
     if not here:
-        raise CannotRun(f"no GPU on this machine loads {arch}; use --device host")
+        others = (f"; {made}" for made in _archs_made_for_those_here(loaded))
+        raise CannotRun(f"no GPU on this machine loads {arch}; use --device host{''.join(others)}")
     return chosen, here
+
+
+def _archs_made_for_those_here(loaded: Matrix) -> Iterator[str]:
+    """For each kind of GPU on this machine, the arch nearest to it."""
+    for found in {each.name: each for each in gpu.detect()}.values():
+        fit = [arch for arch in loaded.archs.values() if found.cc in arch.loads_on]
+        if fit:  # in the matrix's order each native arch is nearer than those before it
+            nearest = [arch for arch in fit if arch.role != "fallback"] or fit
+            yield f"--arch {nearest[-1].name} for {found.name}"
 
 
 def refuse_to_record(fault: str | None, subject: str | None) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.git import git
+
+PREFIX = "lanecheck-"
+"""Of the folders that worktrees lie in."""
+HELD = "held"
+"""A file beside a worktree, locked by whoever uses it."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ def _checkout(given: str, root: Path) -> Iterator[tuple[str | None, Path]]:
     if commit is None:
         raise BadInput(f"{given} is neither a folder nor a git revision of {root}")
     prefix = git(root, "rev-parse", "--show-prefix") or ""
-    with tempfile.TemporaryDirectory(prefix="lanecheck-") as temporary:
+    _prune(root)
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as temporary, _held(Path(temporary)):
         folder = Path(temporary) / commit[:12]
         try:
             if git(root, "worktree", "add", "--detach", str(folder), commit) is None:
@@ -99,3 +107,25 @@ def _checkout(given: str, root: Path) -> Iterator[tuple[str | None, Path]]:
             yield commit, folder / prefix
         finally:
             git(root, "worktree", "remove", "--force", str(folder))
+
+
+@contextmanager
+def _held(temporary: Path) -> Iterator[None]:
+    """Lock a folder of a worktree for as long as this process lives.
+
+    Raises:
+        OSError: if another process has.
+    """
+    with (temporary / HELD).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def _prune(root: Path) -> None:
+    """Take away the worktrees of comparisons that were killed."""
+    for line in (git(root, "worktree", "list", "--porcelain") or "").splitlines():
+        temporary = Path(line.removeprefix("worktree ")).parent
+        if temporary.name.startswith(PREFIX) and (temporary / HELD).is_file():
+            with suppress(OSError), _held(temporary):
+                shutil.rmtree(temporary)
+    git(root, "worktree", "prune")

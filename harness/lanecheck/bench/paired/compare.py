@@ -32,6 +32,7 @@ from lanecheck.bench.paired.record import (
     PairingRecord,
     ProcessRecord,
     ShownRecord,
+    StateRecord,
     Values,
 )
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
@@ -40,6 +41,8 @@ from lanecheck.errors import BadInput, CannotRun
 from lanecheck.matrix import Arch
 
 ROUNDS = 10
+STATES = 5
+"""Processes of base that say, before those that count, how long the least launch takes."""
 RETRIES = 3
 """How often a process that is lost may be repeated, in one invocation."""
 
@@ -80,17 +83,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Two arms that are built, and everything that decides what a comparison of them is.
-
-    Attributes:
-        operands: a folder for what each arm's launches are given, while the comparison runs.
-    """
+    """Two arms that are built, and everything that decides what a comparison of them is."""
 
     header: Header
     place: Place
     arms: dict[Side, Arm]
     libraries: dict[Side, str | None]
-    operands: Path
 
     @property
     def changes(self) -> list[str]:
@@ -103,9 +101,9 @@ class Prepared:
 
     @property
     def log(self) -> str:
-        """A file name that no other code has."""
+        """A file name that no other code has, nor the same on another GPU."""
         keys = (_digest(arm.code)[:12] for arm in (self.header.base, self.header.head))
-        return f"{'-'.join(keys)}-{self.place.device}.jsonl"
+        return "-".join(filter(None, (*keys, self.place.device, self.place.unit))) + ".jsonl"
 
     def show(self, side: Side, config: str) -> Show:
         """The task that shows a config of an arm correct."""
@@ -129,7 +127,6 @@ class Prepared:
             "arch": self.header.arch,
             "capability": self.place.capability,
             "seed": self.header.seed,
-            "operands": str(self.operands / side),
         }
 
 
@@ -138,7 +135,6 @@ def prepared(
     place: Place,
     subject: str,
     processes: Processes,
-    operands: Path,
     *,
     pairs: int,
     rounds: int,
@@ -180,7 +176,7 @@ def prepared(
         head=record("head"),
     )
     libraries = {side: offer.library for side, offer in offers.items()}
-    return Prepared(header, place, sides, libraries, operands)
+    return Prepared(header, place, sides, libraries)
 
 
 def compare(
@@ -211,14 +207,16 @@ def compare(
 
 
 def seconds_each(comparison: Prepared, processes: Processes) -> float:
-    """Seconds a process takes, from one of base that counts for nothing.
+    """Seconds a process takes, from the second of two of base that count for nothing: the first waits for
+    imports that those after it share.
 
     Raises:
-        CannotRun: if it does not answer.
+        CannotRun: if one does not answer.
     """
-    start = time.monotonic()
-    found = processes.time(comparison.time("base", 0))
-    return time.monotonic() - start - found.drawing_s
+    for _ in range(2):
+        start = time.monotonic()
+        processes.time(comparison.time("base", 0))
+    return time.monotonic() - start
 
 
 def _gated(base: Offer, head: Offer, subject: str) -> tuple[dict[str, Values], dict[str, Values]]:
@@ -261,15 +259,21 @@ def _timed(
     turns = schedule(comparison.header.pairs, comparison.header.seed)
     resumed = len(counted(journal.entries))
     listener.stage("processes", len(turns))
+    try:
+        state = _state(comparison, processes, journal)
+    except ProcessLost as error:
+        refusal = f"the GPU's usual state was not found: {error}"
+        listener.end(refusal, False)
+        return refusal
     for index, turn in enumerate(turns):
         listener.advance(index, _left(counted(journal.entries), len(turns)))
         if index < resumed:
             continue
         for _ in range(1 + RETRIES):
             try:
-                journal.append(
-                    _process(comparison, processes, turn, index, outputs(journal.entries))
-                )
+                found = _process(comparison, processes, turn, index, outputs(journal.entries))
+                _refuse_another_state(found, state)
+                journal.append(found)
                 break
             except ProcessLost as error:
                 reason = str(error)
@@ -315,7 +319,53 @@ def _process(
         medians_us=found.medians_us,
         telemetry=found.telemetry,
         seconds=time.monotonic() - start,
+        least_us=found.least_us,
     )
+
+
+def _state(
+    comparison: Prepared, processes: Processes, journal: Journal[Entry]
+) -> StateRecord | None:
+    """The GPU's usual state, of base's processes as they will be timed; None for host execution.
+
+    Measured anew when a log is gone on with.
+
+    Raises:
+        ProcessLost: if such processes are lost again and again, or the state is not that of the log.
+    """
+    if comparison.place.device == "host":
+        return None
+    least: list[float] = []
+    for tried in range(STATES + RETRIES):
+        try:
+            found = processes.time(comparison.time("base", tried))
+        except ProcessLost:
+            if tried - len(least) >= RETRIES:
+                raise
+        else:
+            least += [] if found.least_us is None else [found.least_us]
+        if len(least) == STATES:
+            break
+    state = StateRecord(least_us=tuple(least))
+    logged = next((each for each in journal.entries if isinstance(each, StateRecord)), None)
+    if logged and logged.refuses(state.usual_us):
+        raise ProcessLost(
+            f"the GPU's least launch takes {state.usual_us:.2f} µs, in the log {logged.usual_us:.2f}: "
+            "begin anew with another --log"
+        )
+    if not logged:
+        journal.append(state)
+    return logged or state
+
+
+def _refuse_another_state(found: ProcessRecord, state: StateRecord | None) -> None:
+    """Raises ProcessLost if the process met another state of the GPU. The least launch decides, which is
+    the same in both arms."""
+    if state and found.least_us and state.refuses(found.least_us):
+        raise ProcessLost(
+            f"the GPU served it otherwise: its least launch takes {found.least_us:.2f} µs, usually "
+            f"{state.usual_us:.2f}"
+        )
 
 
 def _left(done: Sequence[ProcessRecord], total: int) -> str:

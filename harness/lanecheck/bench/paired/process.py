@@ -1,8 +1,9 @@
 """What one fresh process of a comparison does with one arm: build it, show it correct, or time it.
 
-``python -m lanecheck.bench.paired.process`` reads a task as JSON from standard input and writes the answer to
-standard output; whatever else would be printed there goes to standard error. The kernel is the arm's,
-the harness that of the process which asks: so both arms meet the same benchmark.
+``python -m lanecheck.bench.paired.process`` reads a task as JSON from standard input; a child of
+:mod:`.parent` is given it. The answer goes to standard output, and whatever else would be printed there to
+standard error. The kernel is the arm's, the harness that of the process which asks: so both arms meet the
+same benchmark.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ import hashlib
 import os
 import random
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from lanecheck.bench import correctness
-from lanecheck.bench.host import Host
-from lanecheck.bench.model import Telemetry, doubt
+import numpy as np
+
+from lanecheck.bench import correctness, telemetry
+from lanecheck.bench.correctness import Ordinary
+from lanecheck.bench.cuda_rig import CudaRig
+from lanecheck.bench.device import described
+from lanecheck.bench.doubts import OF_TIMES, Facts, doubts
+from lanecheck.bench.host_rig import HostRig
+from lanecheck.bench.inquiry import inquire
+from lanecheck.bench.model import Absent, Reading, Telemetry, doubt
 from lanecheck.bench.paired import machine_code
 from lanecheck.bench.paired.pairing import named
 from lanecheck.bench.paired.record import Code, Values
 from lanecheck.bench.paired.tasks import TASK, Answer, Build, Offer, Show, Shown, Task, Time, Timed
-from lanecheck.bench.placing import Device, Placed, operands, place
-from lanecheck.bench.plan import BenchSubject, Workload
-from lanecheck.bench.silicon import Silicon
-from lanecheck.bench.timing import interleave
+from lanecheck.bench.plan import BenchSubject, Copies, Workload, lay_out
+from lanecheck.bench.rig import Array, Rig
+from lanecheck.bench.timing import GRAPH_LAUNCHES, interleave, sampled
 from lanecheck.build import build_device, build_host, tree
 from lanecheck.errors import BadInput, LanecheckError
 from lanecheck.inspect import inspect
@@ -34,13 +40,15 @@ from lanecheck.subject import Params, Subject, load
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target
 
+_LEAST = ""  # beside the names of configs
 
-def main() -> None:
-    """Do the task; a mistake of the user's is one line and an exit code."""
+
+def respond(task: str) -> None:
+    """Do the task, which is JSON; a mistake of the user's is one line and an exit code."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the kernel or a compiler prints
     try:
-        answer = done(TASK.validate_json(sys.stdin.read()))
+        answer = done(TASK.validate_json(task))
     except LanecheckError as error:
         sys.exit(_say(error))
     answers.write(answer.model_dump_json())
@@ -84,34 +92,55 @@ def built(task: Build) -> Offer:
 def shown(task: Show) -> Shown:
     """Judge the config, then launch it over the operands that will be timed."""
     subject, _ = _own(task)
-    device = _device(task)
+    rig = _rig(task)
+    workload = Workload.of(subject, task.params, task.seed)
     library = Path(task.library) if task.library else None
     target = Target(task.subject, task.device, (task.capability,), library, task.arch)
-    if reason := doubt(correctness.judge(subject, task.params, target, task.seed)):
+    judgements = correctness.judge(workload, task.params, target, rig)
+    if not doubt(judgements):
+        further, ordinary = correctness.ordinary(workload, rig)
+        judgements += further
+    if reason := doubt(judgements):
         return Shown(doubt=reason, output=None)
-    placed, _ = _placed(subject, task.params, device, task)
-    placed.launches[0](0)
-    device.check()
-    return Shown(doubt=None, output=placed.digest())
+    if task.device == "cuda":  # on a host the gate is only exercised
+        found = doubts(_facts(workload, ordinary, rig))
+        if said := "; ".join(str(each) for each in found if each.fault not in OF_TIMES):
+            return Shown(doubt=said, output=None)
+    return Shown(doubt=None, output=_digest(ordinary.from_drawn))
+
+
+def _facts(workload: Workload, ordinary: Ordinary, rig: Rig) -> Facts:
+    """Of launches as they will be timed."""
+    copies = lay_out(workload, rig, ordinary.drawn, rig.copies(workload.bytes))
+    persisting = rig.persisting_bytes()
+    return inquire(workload, copies, rig.chain(copies.launches), ordinary, rig, persisting)
 
 
 def timed(task: Time) -> Timed:
-    """Every config's operands are laid out before the first is timed."""
+    """Every config's operands are laid out before the first is timed, and its outputs poisoned: so that what
+    is in them afterwards was computed by the launches that were timed."""
     subject, _ = _own(task)
-    device, all_placed, drawing = _device(task), {}, 0.0
-    for name, params in task.configs.items():
-        all_placed[name], seconds = _placed(subject, params, device, task)
-        drawing += seconds
-    samples = {name: device.clock.prepare(each.launches) for name, each in all_placed.items()}
-    before = device.reading() if isinstance(device, Silicon) else None
+    rig = _rig(task)
+    laid_out = {name: _laid_out(subject, each, rig, task) for name, each in task.configs.items()}
+    samples = {name: sampled(rig.chain(each.launches)) for name, (_, each) in laid_out.items()}
+    for workload, each in laid_out.values():
+        each.poison(workload, rig)
+    rig.settle()
+    if least := rig.least():
+        samples[_LEAST] = sampled(rig.chain([least] * GRAPH_LAUNCHES))
+    before = _reading(task)
     taken = interleave(samples, task.rounds, random.Random(task.order))
-    after = device.reading() if isinstance(device, Silicon) else None
-    device.check()
+    after = _reading(task)
+    rig.settle()
+    medians = {name: median(times) for name, times in taken.items()}
     return Timed(
-        medians_us={name: median(times) for name, times in taken.items()},
-        outputs={name: each.digest() for name, each in all_placed.items()},
+        least_us=medians.pop(_LEAST, None),
+        medians_us=medians,
+        outputs={
+            name: _digest_of_copies(each.outputs(workload))
+            for name, (workload, each) in laid_out.items()
+        },
         telemetry=Telemetry(before=before, after=after) if before and after else None,
-        drawing_s=drawing,
     )
 
 
@@ -148,23 +177,43 @@ def _asked(subject: Subject, method: str, *given: str) -> Sequence[Params] | Non
     return None if found is None else found(*given)
 
 
-def _device(task: Show | Time) -> Device:
+def _rig(task: Show | Time) -> Rig:
     library = Path(task.library) if task.library else None
     if task.device == "host":
-        return Host(library, task.capability)
+        return HostRig(library, task.capability)
     if library is None:
         raise BadInput("a subject that is a callable is compared with --device host")
-    return Silicon(library)
+    found, _ = described()
+    return CudaRig(library, found.l2_bytes, tuple)
 
 
-def _placed(
-    subject: BenchSubject, params: Values, device: Device, task: Show | Time
-) -> tuple[Placed, float]:
-    """On the device; and the seconds that drawing took."""
-    workload, start = Workload.of(subject, params, task.seed), time.monotonic()
-    values = operands(workload, Path(task.operands))
-    drawing = time.monotonic() - start
-    return place(workload, values, device), drawing
+def _reading(task: Time) -> Reading | Absent | None:
+    return None if task.device == "host" else telemetry.read(described()[1])
+
+
+def _laid_out(
+    subject: BenchSubject, params: Values, rig: Rig, task: Time
+) -> tuple[Workload, Copies]:
+    workload = Workload.of(subject, params, task.seed)
+    copies = rig.copies(workload.bytes)
+    return workload, lay_out(workload, rig, workload.drawn(rig), copies)
+
+
+def _digest_of_copies(outputs: Mapping[str, Array]) -> str:
+    """Of the first copy's outputs; of none if the copies' differ."""
+    if not all(bool((bits == bits[0]).all()) for bits in outputs.values()):
+        return ""
+    return _digest({name: bits[0] for name, bits in outputs.items()})
+
+
+def _digest(outputs: Mapping[str, Array]) -> str:
+    """SHA-256 of one launch's outputs."""
+    total = hashlib.sha256()
+    for name in sorted(outputs):
+        bits = outputs[name]
+        host = bits if isinstance(bits, np.ndarray) else bits.cpu().numpy()
+        total.update(np.ascontiguousarray(host).tobytes())
+    return total.hexdigest()
 
 
 def _say(error: LanecheckError) -> int:
@@ -173,4 +222,4 @@ def _say(error: LanecheckError) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    respond(sys.stdin.read())

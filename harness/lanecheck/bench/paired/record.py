@@ -8,23 +8,23 @@ follow from its processes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Annotated, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from lanecheck.bench.model import Telemetry
 from lanecheck.bench.paired.gate import Comparison, Verdict
 from lanecheck.bench.paired.pairing import SIDES, Kind, Side, Turn, compared, concluded, schedule
+from lanecheck.bench.paired.rates import Published, Strict
 
 Values = dict[str, Union[int, str]]
+STATE_TOLERANCE = 0.03
+"""Of the least launch's time. In processes alike it differs by some 0.1 %."""
 Microseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Code(_Strict):
+class Code(Strict):
     """What an arm executes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Code(_Strict):
             yield ", ".join(files[:3]) + (f" and {len(files) - 3} more files" * (len(files) > 3))
 
 
-class ArmRecord(_Strict):
+class ArmRecord(Strict):
     """One arm.
 
     Attributes:
@@ -64,7 +64,7 @@ class ArmRecord(_Strict):
     configs: dict[str, Values]
 
 
-class Header(_Strict):
+class Header(Strict):
     """What is compared, and how: a log goes on only under an equal one.
 
     Attributes:
@@ -89,7 +89,7 @@ class Header(_Strict):
     head: ArmRecord
 
 
-class ShownRecord(_Strict):
+class ShownRecord(Strict):
     """The oracles found a config of an arm's library correct.
 
     Attributes:
@@ -102,8 +102,12 @@ class ShownRecord(_Strict):
     output: str
 
 
-class ProcessRecord(_Strict):
-    """One fresh process: its place in the order, and the median of its rounds for every config."""
+class ProcessRecord(Strict):
+    """One fresh process: its place in the order, and the median of its rounds for every config.
+
+    Attributes:
+        least_us: the same of the least launch there is; None for host execution, and in old records.
+    """
 
     entry: Literal["process"] = "process"
     pair: int
@@ -112,13 +116,33 @@ class ProcessRecord(_Strict):
     medians_us: dict[str, Microseconds]
     telemetry: Telemetry | None
     seconds: float
+    least_us: Microseconds | None = None
 
     @property
     def turn(self) -> Turn:
         return Turn(self.pair, self.kind, self.side)
 
 
-class LostRecord(_Strict):
+class StateRecord(Strict):
+    """How long the least launch takes in some processes of base before those that count.
+
+    A GPU may serve one process otherwise than the others: on an H200 every launch of 3 processes in 144 took
+    0.2 µs less, 7 % of a small one. What such a process says of the subject says nothing of its code.
+    """
+
+    entry: Literal["state"] = "state"
+    least_us: tuple[Microseconds, ...] = Field(min_length=1)
+
+    @property
+    def usual_us(self) -> float:
+        return median(self.least_us)
+
+    def refuses(self, least_us: float) -> bool:
+        """Whether a process of which the least launch takes so long met another state."""
+        return abs(least_us / self.usual_us - 1) > STATE_TOLERANCE
+
+
+class LostRecord(Strict):
     """A process that counts for nothing, and why. It was repeated."""
 
     entry: Literal["lost"] = "lost"
@@ -128,16 +152,19 @@ class LostRecord(_Strict):
     reason: str
 
 
-Entry = Union[ShownRecord, ProcessRecord, LostRecord]
+Entry = Union[ShownRecord, StateRecord, ProcessRecord, LostRecord]
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="entry")])
 
 
-class PairingRecord(_Strict):
+class PairingRecord(Strict):
     """A comparison and its verdict.
 
     Attributes:
+        state: of the GPU; None for host execution, and in old records.
         refusal: why there is no complete set of processes; None if there is, or none was needed.
         configs: the gate's verdicts; empty where nothing was timed, or not enough.
+        rates: how often the gate errs on this kind of machine, as recorded when it gave the verdict; None
+            where nothing was recorded, or nothing gated.
     """
 
     format: Literal[1] = 1
@@ -146,9 +173,11 @@ class PairingRecord(_Strict):
     processes: tuple[ProcessRecord, ...]
     lost: tuple[LostRecord, ...]
     refusal: str | None
+    state: StateRecord | None = None
     configs: dict[str, Comparison]
     verdict: Verdict
     cause: str
+    rates: Published | None = None
 
     @classmethod
     def of(cls, header: Header, entries: Sequence[Entry], refusal: str | None) -> PairingRecord:
@@ -161,6 +190,7 @@ class PairingRecord(_Strict):
             processes=processes,
             lost=tuple(each for each in entries if isinstance(each, LostRecord)),
             refusal=refusal,
+            state=next((each for each in entries if isinstance(each, StateRecord)), None),
             configs=configs,
             verdict=verdict,
             cause=cause,
@@ -172,6 +202,10 @@ class PairingRecord(_Strict):
         needed = {(side, config) for side in SIDES for config in self.header.base.configs}
         if self.processes and shown != needed:
             raise ValueError("an arm that was not shown correct has no times")
+        if self.state and any(
+            each.least_us is None or self.state.refuses(each.least_us) for each in self.processes
+        ):
+            raise ValueError("a process counts that met another state of the GPU")
         planned = schedule(self.header.pairs, self.header.seed)[: len(self.processes)]
         if [each.turn for each in self.processes] != planned:
             raise ValueError("the processes are not those that the seed draws")

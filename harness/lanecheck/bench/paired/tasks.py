@@ -55,7 +55,6 @@ class _OfLibrary(_OfSubject):
     Attributes:
         capability: of the GPU, or of the tensor core that host execution computes with.
         seed: of the operands' values.
-        operands: a folder of this arm, where they are kept for its next process.
     """
 
     library: Optional[str]
@@ -63,7 +62,6 @@ class _OfLibrary(_OfSubject):
     arch: str
     capability: str
     seed: int
-    operands: str
 
 
 class Show(_OfLibrary):
@@ -102,15 +100,15 @@ class Timed(_Strict):
     """
     Attributes:
         medians_us: of the rounds, microseconds a launch.
+        least_us: the same of the least launch there is; None for host execution.
         outputs: as in :class:`Shown`, by config, after the last launch.
         telemetry: before and after; None for host execution.
-        drawing_s: seconds that went into operands which no earlier process had left.
     """
 
     medians_us: dict[str, Microseconds]
+    least_us: Optional[Microseconds]
     outputs: dict[str, str]
     telemetry: Optional[Telemetry]
-    drawing_s: float
 
 
 Task = Union[Build, Show, Time]

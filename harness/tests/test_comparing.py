@@ -1,0 +1,157 @@
+"""What ``lanecheck compare`` asks of the machine, and what it leaves there when it is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_compare import GIT, REFERENCE, REPOSITORY, change, checkout, left, until, worktrees
+from test_measured import identical
+
+from lanecheck import cli, gpu, matrix
+from lanecheck.bench.model import Absent, Reading, Telemetry
+from lanecheck.bench.paired import fresh
+from lanecheck.bench.paired.arms import checked_out
+from lanecheck.bench.paired.compare import Place
+from lanecheck.bench.paired.table import unwatched
+from lanecheck.cli import comparing
+from lanecheck.errors import CannotRun
+
+__all__ = ["checkout"]  # a fixture
+
+# The GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cc", "said"),
+    [
+        ("8.0", "; --arch sm_80 for NVIDIA X"),
+        ("8.6", "; --arch sm_86 for NVIDIA X"),
+        ("8.9", "; --arch sm_89 for NVIDIA X"),
+        ("12.1", "; --arch sm_120f for NVIDIA X"),
+        ("7.5", ""),
+    ],
+)
+def test_on_another_gpu_the_arch_made_for_it_is_named(cc, said, monkeypatch):
+    monkeypatch.setattr(gpu, "detect", lambda: [gpu.Gpu("NVIDIA X", cc, f"GPU-{i}") for i in "ab"])
+    loaded = matrix.load(REPOSITORY / "matrix.yaml")
+    whole = rf"^no GPU on this machine loads sm_90a; use --device host{re.escape(said)}$"
+    with pytest.raises(CannotRun, match=whole):
+        comparing._place(loaded, "cuda", "sm_90a", 0)
+
+
+def place(unit: str) -> Place:
+    return Place("cuda", None, "9.0", "NVIDIA H200", unit)
+
+
+def test_two_comparisons_on_one_gpu_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with comparing._alone_on(place("u0"), "main ."):
+        with comparing._alone_on(place("u1"), "main ."):
+            pass
+        message = (
+            f"H200 is taken by process {os.getpid()}, lanecheck compare main ., and each would"
+        )
+        with (
+            pytest.raises(CannotRun, match=re.escape(message)),
+            comparing._alone_on(place("u0"), "HEAD ."),
+        ):
+            pass
+    with comparing._alone_on(place("u0"), "HEAD ."), comparing._alone_on(place(""), "on the host"):
+        pass
+
+
+def test_a_lock_ends_with_its_process_however_that_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    program = (
+        "import time\nfrom lanecheck.bench.paired.compare import Place\n"
+        "from lanecheck.cli import comparing\n"
+        "with comparing._alone_on(Place('cuda', None, '9.0', 'X', 'u0'), 'a b'):\n"
+        "    print('held', flush=True); time.sleep(60)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(fresh.HARNESS)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(
+                CannotRun, match=f"taken by process {holder.pid}, lanecheck compare a b,"
+            ),
+            comparing._alone_on(place("u0"), "."),
+        ):
+            pass
+        holder.kill()
+    with comparing._alone_on(place("u0"), "."):
+        pass
+
+
+READING = Reading(
+    sm_clock_mhz=1, memory_clock_mhz=1, temperature_c=1, power_w=1.0, power_limit_w=1.0,
+    clock_event_reasons=(), other_processes=0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (Absent(name="telemetry", reason="no nvidia-ml-py"), "no nvidia-ml-py"),
+        (READING, None),
+        (READING.model_copy(update={"clock_event_reasons": None}), "its driver does not say what"),
+    ],
+)
+def test_whether_anybody_watches_is_told_from_the_readings(reading, reason):
+    record = identical(0)
+    assert unwatched(record) is None  # host execution
+    telemetry = Telemetry(before=READING, after=reading)
+    last = record.processes[-1].model_copy(update={"telemetry": telemetry})
+    found = unwatched(record.model_copy(update={"processes": (*record.processes[:-1], last)}))
+    assert (found or "").startswith(reason or "") and (found is None) == (reason is None)
+
+
+# Killed ---------------------------------------------------------------------------------------
+
+
+@GIT
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_comparison_leaves_no_process_and_the_next_one_no_worktree(checkout, ending):
+    change(checkout)
+    command = [sys.executable, "-m", "lanecheck", "compare", "HEAD", ".", "--device", "host"]
+    path = os.pathsep.join([str(checkout / "kernel"), str(fresh.HARNESS)])
+    running = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    logs = checkout / ".lanecheck" / "compare"
+    for _ in until(60):
+        assert running.poll() is None, running.communicate()
+        if any(b'"entry":"process"' in log.read_bytes() for log in logs.glob("*.jsonl")):
+            break
+    running.send_signal(ending)
+    running.communicate(timeout=30)
+    assert running.returncode == (cli.INTERRUPTED if ending == signal.SIGTERM else -ending)
+    for _ in until(10):
+        if not left(checkout.parent):
+            break
+    if ending == signal.SIGKILL:
+        assert [*checkout.parent.glob("lanecheck-*")]
+        with checked_out("HEAD", "HEAD", checkout, REFERENCE) as (first, second):
+            assert first.folder.is_dir() and second.folder.is_dir()  # neither took the other away
+            assert len([*checkout.parent.glob("lanecheck-*")]) == 2
+    assert worktrees(checkout) == 1
+
+
+def test_a_signal_handler_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), comparing._ending_in_order():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
