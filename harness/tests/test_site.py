@@ -54,7 +54,12 @@ class Page(HTMLParser):
 def page(tmp_path, *reports: Report) -> str:
     file = pages.build(list(reports), MATRIX, tmp_path / "site")
     assert file == tmp_path / "site" / "index.html"
-    assert sorted(path.name for path in file.parent.iterdir()) == ["index.html", "oracles.html"]
+    assert sorted(path.name for path in file.parent.iterdir()) == [
+        "bandwidth.csv",
+        "bandwidth.html",
+        "index.html",
+        "oracles.html",
+    ]
     return Page(file.read_text()).text
 
 
@@ -127,8 +132,7 @@ def test_faults_real_weights_and_bandwidth(tmp_path):
     assert "drop swapped survived nothing of 10 cases" in text
     assert "MiniLM, 37 linear layers" in text
     assert "at least 0.98000" in text
-    assert re.search(r"GPU 2026-11-01, .* 3 rounds", text)
-    assert "M=1 11.00" in text
+    assert "GPU 2026-11-01 1 80.0% 80.0% 80.0% 0 of 1" in text
 
 
 def test_silicon_is_shown_beside_the_host_with_what_differs(tmp_path):
@@ -181,6 +185,22 @@ def test_faults_that_only_ran_on_a_gpu_are_shown(tmp_path):
     )
     assert "1 of 1 on H200" in text
     assert "swap swapped caught bits 3 of 10 cases" in text
+
+
+def test_the_gates_own_errors_are_shown_by_machine_the_newest_of_each(tmp_path):
+    from test_measured import identical, measured
+
+    old, new = measured(identical(0), identical(1)), measured(identical(2), identical(3), runs=500)
+    other = measured(*(identical(seed, machine="NVIDIA H100") for seed in (4, 5)), runs=600)
+    reports = [report(day=day, power=rates) for day, rates in ((1, other), (2, old), (3, new))]
+    text = page(tmp_path, *reports)
+    assert re.search(r"NVIDIA H100 2026-11-01, .* NVIDIA H200 2026-11-03", text)
+    assert "500 simulated runs of 12 pairs, drawn from 96 recorded processes" in text
+    real = text.index("of 2 real comparisons of identical code 0 alarmed (≤ 84%) on 1 GPU")
+    assert real < text.index("with base and head assigned by a coin") < text.index("none, by place")
+    assert "400 simulated runs" not in text
+    assert re.search(r"none 0% 0% – 0\.7\d?% ", text)
+    assert "No recorded run has measured them." in page(tmp_path, report())
 
 
 # The page of the oracles
@@ -252,7 +272,8 @@ def test_a_row_without_timing_is_void(tmp_path):
     from test_bench import failed, traffic
 
     bench = record(Row.of({"m": 1}, traffic(), [passed(), failed()], None))
-    assert "void: " in page(tmp_path, report(bench=bench))
+    assert "GPU 2026-11-01 1 1 void void void void no peer" in page(tmp_path, report(bench=bench))
+    assert "void: not shown correct" in Page((tmp_path / "site/bandwidth.html").read_text()).text
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from lanecheck.bench.table import shape
+from lanecheck.bench.paired import table
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.oracles import bits
 from lanecheck.reports.model import (
@@ -20,7 +20,9 @@ from lanecheck.reports.model import (
     Status,
     write_text,
 )
+from lanecheck.site import bandwidth, bandwidth_page
 from lanecheck.site.ladder import rungs
+from lanecheck.subject import Params
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,15 @@ class Entry:
         return "stale" if kept else self.cell.status.value
 
 
-def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
-    """Write ``index.html`` and ``oracles.html``.
+def build(
+    reports: list[Report], matrix: Matrix, output: Path, sweep: Sequence[Params] = ()
+) -> Path:
+    """Write ``index.html``, ``bandwidth.html`` with ``bandwidth.csv``, and ``oracles.html``.
 
     Args:
         reports: at least one, oldest first. matrix: its archs and jobs are the ledger's axes.
         output: folder, made if need be.
+        sweep: every shape whose speed one would like to know, if that is known.
 
     Returns:
         The first page's path.
@@ -76,7 +81,8 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    entries = ledger(reports, matrix)
+    environment.filters["median"] = bandwidth_page.middle
+    entries, standings = ledger(reports, matrix), bandwidth.standings(reports, sweep)
     newest = reports[-1]
     same = [report for report in reports if report.source.sha256 == newest.source.sha256]
     faults, on_gpu = _broken(reports, "host"), _broken(same, "cuda")
@@ -93,8 +99,10 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
             for status in ("verified", "stale", "unverified", "disproven")
         },
         missing=missing(entries, matrix),
-        shape=shape,
-        benches=_newest_benches(reports),
+        standings=standings,
+        dated=bandwidth_page.dated,
+        gates=_newest_rates(reports),
+        words=table,
         faults=faults,
         on_gpu=on_gpu,
         titles={fault.id: fault.title for side in broken for fault in side.faults.values()},
@@ -110,6 +118,8 @@ def build(reports: list[Report], matrix: Matrix, output: Path) -> Path:
         faults=faults,
     )
     write_text(oracles, output / "oracles.html")
+    for name, text in bandwidth_page.files(environment, newest.subject, standings).items():
+        write_text(text, output / name)
     write_text(index, output / "index.html")
     return output / "index.html"
 
@@ -191,6 +201,6 @@ def _unseen(arch: str, device: str, job: str) -> Entry:
     return Entry(cell, None)
 
 
-def _newest_benches(reports: list[Report]) -> list[Report]:
-    by_gpu = {report.bench.environment.gpu: report for report in reports if report.bench}
-    return [by_gpu[name] for name in sorted(by_gpu)]
+def _newest_rates(reports: list[Report]) -> list[Report]:
+    by_machine = {report.power.machine: report for report in reports if report.power}
+    return [by_machine[name] for name in sorted(by_machine)]
