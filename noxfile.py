@@ -115,7 +115,7 @@ def sanitize(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Bandwidth against the measured ceiling and the peers; needs a GPU."""
-    _prepare(session, "harness[gpu]", "kernel[torch]")
+    _prepare(session, "harness[gpu,peers]", "kernel[torch]")
     _lanecheck(session, "bench", *session.posargs)
 
 

@@ -111,7 +111,7 @@ class LocalExecutor:
             stack.enter_context(
                 _environment(environment)
             )  # of whoever takes a dead one's place, too
-            pools = [stack.enter_context(_pool(workers, gpu)) for gpu in target.gpus or ("",)]
+            pools = [stack.enter_context(pool_of(workers, gpu)) for gpu in target.gpus or ("",)]
             self._crew = _Crew(kind, pools, stack.pop_all())
         return self._crew
 
@@ -141,7 +141,7 @@ class LocalExecutor:
     def _schedule(self, pool: ProcessPool, trial: Trial) -> ProcessFuture:
         alone = len(trial.lines) == 1
         limit = self.case_limit if alone else self.time_limit
-        with _deaf():
+        with deaf():
             return pool.schedule(trials.run, (trial,), timeout=limit)
 
     def _outcome(self, pool: ProcessPool, future: ProcessFuture, trial: Trial) -> Iterator[Result]:
@@ -167,7 +167,7 @@ class LocalExecutor:
         if not isinstance(death, ProcessExpired) or death.exitcode == STICKY:
             yield _died(trial, self._cause(death))  # of which no other case is to blame
             return
-        with _pool(1, next(iter(trial.target.gpus), "")) as fresh:
+        with pool_of(1, next(iter(trial.target.gpus), "")) as fresh:
             try:
                 yield self._schedule(fresh, trial).result()
             except (TimeoutError, ProcessExpired) as again:
@@ -189,7 +189,7 @@ class LocalExecutor:
 
 
 @contextmanager
-def _pool(workers: int, gpu: str = "") -> Iterator[ProcessPool]:
+def pool_of(workers: int, gpu: str = "") -> Iterator[ProcessPool]:
     """Workers, all of one GPU, that are stopped, whatever they do, once nobody waits for their results."""
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPool(workers, initializer=_begin, initargs=(gpu,), context=spawn)
@@ -231,7 +231,7 @@ def _needs(target: Target) -> Mapping[str, str]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def deaf() -> Iterator[None]:
     """Threads and workers that start in here never hear of an interrupt, which this process handles: it
     stops them, and none has to be far enough to handle it well."""
     resource_tracker.ensure_running()  # whose start would end the deafness

@@ -51,7 +51,7 @@ def draw_values(regime: str, shape: tuple[int, ...], terms: int, rng: np.random.
         ValueError: if the regime is unknown.
     """
     if regime in INTEGER_REGIMES:
-        return to_bf16(_integers(_largest(regime, terms), shape, rng))
+        return to_bf16(_integers(largest_integer(regime, terms), shape, rng))
     if regime == "normal":
         return _normal(shape, rng)
     normal = rng.standard_normal(shape, np.float32)
@@ -112,7 +112,8 @@ def _row_exponents(
     return near + rng.choice(scales, (shape[0], *(1 for _ in shape[1:])), p=likely)
 
 
-def _largest(regime: str, terms: int) -> int:
+def largest_integer(regime: str, terms: int) -> int:
+    """The largest magnitude that an integer regime draws, the smallest being 1; ``terms`` as above."""
     # small: the sum is a random walk of deviation (a + 1)(2a + 1) / 6 · √terms: 60 for large a, at
     # most 112 for a = 2, and √terms for a = 1, below which there is nothing but zero.
     # wide: terms · a² ≤ 2^24, and BF16 holds every integer up to 256.

@@ -19,9 +19,9 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from lanecheck.bench import correctness, peers, plan, telemetry, timing
+from lanecheck.bench import correctness, plan, telemetry, timing
 from lanecheck.bench.ceiling import GEOMETRIES, Geometry
-from lanecheck.bench.host import Host
+from lanecheck.bench.device import cuda_torch
 from lanecheck.bench.host_rig import HostRig
 from lanecheck.bench.model import (
     FASTER_THAN_MEMORY,
@@ -38,7 +38,7 @@ from lanecheck.bench.model import (
     Traffic,
 )
 from lanecheck.bench.plan import Workload
-from lanecheck.bench.run import Rivals, cuda_torch, row, run
+from lanecheck.bench.race import Rivals, row
 from lanecheck.bench.table import render
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
@@ -65,29 +65,25 @@ class Product(Subject):
 
     def traffic(self, params: Params) -> int:
         m, n, k = (int(params[axis]) for axis in "mnk")
-        return self.inflated * (2 * (m * k) + (4 if self.out == "fp32" else 2) * m * n)
+        return self.inflated * (2 * (m + n) * k + (4 if self.out == "fp32" else 2) * m * n)
 
     def tensors(self, params: Params) -> list[Tensor]:
         m, n, k = (int(params[axis]) for axis in "mnk")
         return [
             Tensor("x", (m, k), "bf16", "input"),
-            Tensor("w", (n, k), "bf16", "source"),
+            Tensor("w", (n, k), "bf16", "input"),
             Tensor("y", (m, n), "fp32" if self.out == "fp32" else "bf16", "output"),
         ]
 
     def terms(self, params: Params) -> int:
         return int(params["k"])
 
-    def derive(self, params: Params, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
-        self._w = inputs["w"]
-        return {}
-
     def launch(
         self, library: Any, params: Params, buffers: Mapping[str, Buffer], stream: int
     ) -> str | None:
-        x, y = buffers["x"].elements, buffers["y"].elements
-        assert x is not None and y is not None
-        y[...] = _product(x, self._w).view(np.uint32)
+        x, w, y = (buffers[name].elements for name in "xwy")
+        assert x is not None and w is not None and y is not None
+        y[...] = _product(x, w).view(np.uint32)
         if self.wrong:
             y[:, -1] ^= 1
         return None
@@ -249,7 +245,8 @@ def test_contenders_alternate_in_random_order() -> None:
 
 def test_a_round_in_which_the_device_was_held_back_counts_for_nobody() -> None:
     script = Script(**{name: [float(i) for i in range(4)] for name in "ab"})
-    states = iter([(), ("sw_power_cap",), (), ("hw_slowdown", "sw_power_cap")])
+    slow = "hw_slowdown", "sw_power_cap"
+    states = iter([(), (), ("sw_power_cap",), (), (), (), (), slow])  # after each sample
     taken = timing.undisturbed(script.samples, 4, random.Random(0), lambda: next(states))
     assert taken.times == {"a": (0.0, 2.0), "b": (0.0, 2.0)}
     assert taken.discarded == 2 and taken.reasons == ("hw_slowdown", "sw_power_cap")
@@ -318,6 +315,24 @@ def test_above_the_ceiling_within_the_spread_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shares", "counts"),
+    [
+        ([1.019], True),
+        ([1.021], False),  # of one round no error is known
+        ([1.021, 1.021, 1.021], False),
+        ([1.03 + 0.07 * (i - 14.5) / 15 for i in range(30)], True),
+        ([1.06 + 0.07 * (i - 14.5) / 15 for i in range(30)], False),
+    ],
+)
+def test_above_the_ceiling_by_two_per_cent_and_the_error_of_the_median_is_void(
+    shares: Sequence[float], counts: bool
+) -> None:
+    times, ones = [1 / share for share in shares], [1.0] * len(shares)
+    found = timed([passed()], subject=times, ceiling=ones, linear=ones)
+    assert (found.void is None) == counts
+
+
+@pytest.mark.parametrize(
     ("judgements", "reason"),
     [
         ([passed(), failed()], "bits: fail: y[0] is 1"),
@@ -340,7 +355,7 @@ def test_a_wrong_subject_is_never_timed() -> None:
 
     subject = Product(wrong=True)
     (params,) = subject.bench_params()
-    workload, rig = Workload.of(subject, params, 0), HostRig(Host(None, "9.0"), 1 << 20)
+    workload, rig = Workload.of(subject, params, 0), HostRig(None, "9.0")
     found = row(params, workload, Target("…"), rig, enter, 3, random.Random(0))
     assert found.timing is None and str(found.void).startswith("not shown correct: integers")
 
@@ -375,8 +390,20 @@ def test_the_table_shows_every_row_and_its_verdict() -> None:
     table = render(record(timed([passed()]), row_without_timing()))
     Console(file=out, width=200).print(table)
     text = out.getvalue()
-    assert "80.0% [80.0%, 80.0%]" in text and "2.000 [2.000, 2.250]" in text
-    assert "counts" in text and "void: not shown correct: bits: fail: y[0] is 1" in text
+    assert "80.0% ±0.0%" in text and "2.000 linear" in text
+    assert "void: M=8: not shown correct: bits: fail: y[0] is 1" in text
+    assert "1: not installed" in text
+
+
+def test_many_shapes_are_summed_up_by_the_first_parameter() -> None:
+    out = io.StringIO()
+    slow = timed([passed()], subject=[30.0, 33.0, 36.0])
+    rows = [timed([passed()])] * 30 + [slow] * 10 + [row_without_timing()]
+    Console(file=out, width=100).print(render(record(*rows)))
+    text = " ".join(out.getvalue().split())
+    assert "1 │ 40 │ 0 │ 26.7% … 80.0% … 80.0% │ 0.667 … 2.000 … 2.000 │ 10 │" in text
+    assert "8 │ 1 │ 1 │ – │ – │ 0 │" in text
+    assert "linear │ 40 │ 0.667 … 2.000 … 2.000 │ 40 │" in text
 
 
 # Correctness ----------------------------------------------------------------------------------
@@ -385,17 +412,19 @@ def test_the_table_shows_every_row_and_its_verdict() -> None:
 @pytest.mark.parametrize("wrong", [False, True])
 def test_shapes_are_judged_whole_and_reduced(wrong: bool) -> None:
     subject = Product(wrong)
-    judgements = correctness.judge(subject, subject.bench_params()[0], Target("…"), seed=3)
+    (params,) = subject.bench_params()
+    workload, rig = Workload.of(subject, params, seed=3), HostRig(None, "9.0")
+    judgements = correctness.judge(workload, params, Target("…"), rig)
     lines = [judgement.line for judgement in judgements]
     assert any("n=1500" in line and "regime=small" in line for line in lines)
-    assert any("n=1024" in line and "regime=normal" in line for line in lines)
+    assert any("n=64" in line and "regime=normal" in line for line in lines)
     integers = next(j for j in judgements if j.oracle == "integers")
     assert integers.outcome is (Outcome.FAIL if wrong else Outcome.PASS)
 
 
 def test_a_subject_may_not_count_more_traffic_than_it_holds() -> None:
     params = Product().bench_params()[0]
-    assert Workload.of(Product(), params, 0).bytes == 2 * 2 * 32 + 4 * 2 * 1500
+    assert Workload.of(Product(), params, 0).bytes == 2 * (2 + 1500) * 32 + 4 * 2 * 1500
     with pytest.raises(BadInput, match="operands hold"):
         Workload.of(Product(inflated=2), params, 0)
 
@@ -405,15 +434,7 @@ def test_a_subject_without_shapes_is_refused() -> None:
         plan.benchable(SimpleNamespace(name="plain"))
 
 
-# Peers and ceiling ----------------------------------------------------------------------------
-
-
-def test_a_peer_of_another_operation_is_unavailable() -> None:
-    params = Product().bench_params()[0]
-    found = peers.Product.of(Workload.of(Product(out="bf16"), params, 0))
-    assert found.x.shape == (2, 32) and found.w.shape == (1500, 32)
-    with pytest.raises(peers.Unavailable, match="FP32"):
-        peers.Product.of(Workload.of(Product(), params, 0))
+# The ceiling ----------------------------------------------------------------------------------
 
 
 def test_a_geometry_covers_every_vector() -> None:
@@ -430,11 +451,11 @@ def test_a_geometry_covers_every_vector() -> None:
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     without = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", without)
-    with pytest.raises(CannotRun, match="needs a CUDA GPU"):
+    with pytest.raises(CannotRun, match="sees no GPU"):
         cuda_torch()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(CannotRun, match="needs torch"):
-        run("nothing:NOTHING", None, log=None)  # type: ignore[arg-type]
+        cuda_torch()
 
 
 def test_telemetry_without_its_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

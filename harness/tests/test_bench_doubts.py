@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import io
+import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError, wait
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import test_bench
+from pebble import ProcessExpired
 from pydantic import ValidationError
 from rich.console import Console
 
-from lanecheck.bench import cost, cuda_rig, run
+from lanecheck import gpu
+from lanecheck.bench import cost, cuda_graph, cuda_rig, log, race, run, worker
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.doubts import (
     Doubling,
@@ -36,16 +42,16 @@ from lanecheck.bench.doubts import (
     Replay,
     doubts,
 )
-from lanecheck.bench.host import Host
-from lanecheck.bench.host_rig import HostRig
+from lanecheck.bench.host_rig import HostChain, HostHeld, HostRig
 from lanecheck.bench.inquiry import compare, covered, overlap
-from lanecheck.bench.model import Row
+from lanecheck.bench.model import BenchRecord, Row
+from lanecheck.bench.peers import PEERS
 from lanecheck.bench.plan import Workload
-from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN, Bytes, Rig
-from lanecheck.bench.run import Contender, Rivals, row
+from lanecheck.bench.race import Contender, Rivals, row
+from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN, Rig
 from lanecheck.bench.table import render
 from lanecheck.bench.timing import Chain, Launch, event_timer
-from lanecheck.errors import BadInput
+from lanecheck.errors import BadInput, CannotRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
 from lanecheck.subject import Product as MatrixProduct
 from lanecheck.trial import Target
@@ -128,10 +134,10 @@ def bench(subject: Gemv, rig: Rig | None = None) -> Row:
         buffers = [np.ones(workload.bytes, np.uint8) for _ in range(copies)]
         total = np.zeros((), np.uint8)
 
-        def read(buffer: Bytes) -> Launch:
+        def read(buffer: npt.NDArray[np.uint8]) -> Launch:
             return lambda stream: buffer.sum(initial=0, out=total)
 
-        def double(buffer: Bytes) -> Launch:
+        def double(buffer: npt.NDArray[np.uint8]) -> Launch:
             half = buffer.size // 2
             return lambda stream: np.copyto(buffer[:half], buffer[half : 2 * half])
 
@@ -144,7 +150,7 @@ def bench(subject: Gemv, rig: Rig | None = None) -> Row:
 
 
 def host() -> HostRig:
-    return HostRig(Host(None, "9.0"), L2)
+    return HostRig(None, "9.0", L2)
 
 
 def faults(found: Row) -> set[Fault]:
@@ -190,11 +196,43 @@ class Remembers(Gemv):
         y[...] = self.computed[y.ctypes.data]
 
 
+class Looks(Gemv):
+    """Computes where the output does not look computed."""
+
+    def cheat(self, x: Bits, w: Bits, y: Bits) -> None:
+        if not (0 < np.abs(y.view(np.float32)).max() < 1e4):
+            compute(x, w, y)
+
+
+class Recognizes(Gemv):
+    """Computes where the input is another than that of the launch before over the same output."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, bytes] = {}
+
+    def cheat(self, x: Bits, w: Bits, y: Bits) -> None:
+        if self.seen.get(y.ctypes.data) != x.tobytes():
+            self.seen[y.ctypes.data] = x.tobytes()
+            compute(x, w, y)
+
+
+class Rounds(Gemv):
+    """Drops two bits of each weight, but where few columns are judged. Not a cheat of the timing."""
+
+    def launch(
+        self, library: Any, params: Params, buffers: Mapping[str, Buffer], stream: int
+    ) -> str | None:
+        x, w, y = (buffers[name].elements for name in ("x", "packed", "y"))
+        assert x is not None and w is not None and y is not None
+        compute(x, w & 0xFFFC if len(w) > 64 else w, y)
+        return None
+
+
 class Defers(Gemv):
     """Hands the work to a thread, which is done with it after the launch has returned."""
 
     def cheat(self, x: Bits, w: Bits, y: Bits) -> None:
-        threading.Timer(0.01, compute, (x, w, y)).start()
+        threading.Timer(0.05, compute, (x, w, y)).start()
 
 
 class Skips(Gemv):
@@ -222,20 +260,29 @@ class Aliases(Gemv):
 
 
 class AliasingRig(HostRig):
-    def hold(self, contents: Bytes, copies: int) -> list[Any]:
-        return [*super().hold(contents, 1) * copies]
+    def hold(self, tensor: Tensor, values: Bits | None, copies: int) -> HostHeld:
+        held = super().hold(tensor, values, 1)
+        held.addresses *= copies
+        held.elements = np.broadcast_to(held.elements, (copies, *tensor.shape))
+        held.elements.flags.writeable = True
+        return held
+
+
+class SetAsideRig(HostRig):
+    def persisting_bytes(self) -> int | None:
+        return 1 << 20
 
 
 class PersistingRig(HostRig):
-    def persisting_bytes(self) -> int | None:
-        return 1 << 20
+    def persisting_launches(self, chain: HostChain) -> int | None:
+        return chain.launches
 
 
 class Worker(HostRig):
     """A device of its own beside the host, as a GPU is: launches queue up, and are waited for or not."""
 
     def __init__(self, waits: bool) -> None:
-        super().__init__(Host(None, "9.0"), L2)
+        super().__init__(None, "9.0", L2)
         self.waits = waits
         self.pool = ThreadPoolExecutor(1)
         self.queue: list[Future[None]] = []
@@ -247,8 +294,8 @@ class Worker(HostRig):
         wait(self.queue)
         self.queue.clear()
 
-    def chain(self, launches: Sequence[Launch]) -> Any:
-        return WorkerChain(self, launches)
+    def chain(self, launches: Sequence[Launch], turns: int | None = None) -> Any:
+        return WorkerChain(self, [*launches] * (turns or 1))
 
     def single(self, before: Chain, launch: Launch) -> Callable[[], float]:
         return self.chain([launch]).time
@@ -277,6 +324,8 @@ class WorkerChain:
         (Sleeps, Fault.SLEEP),
         (Returns, Fault.CACHED),
         (Remembers, Fault.CACHED),
+        (Looks, Fault.CACHED),
+        (Recognizes, Fault.CACHED),
         (Defers, Fault.SIDE_STREAM),
         (Skips, Fault.SKIPPED),
         (Thins, Fault.SPARSE),
@@ -288,12 +337,19 @@ def test_a_cheating_launch_is_flagged(subject: type[Gemv], fault: Fault) -> None
     assert fault in faults(bench(subject()))
 
 
+def test_a_kernel_that_is_imprecise_at_full_size_is_not_timed() -> None:
+    found = bench(Rounds())
+    assert found.timing is None
+    assert str(found.void).startswith("not shown correct: precision: fail: ")
+
+
 def test_copies_that_are_one_are_flagged() -> None:
-    assert Fault.WARM in faults(bench(Gemv(), AliasingRig(Host(None, "9.0"), L2)))
+    assert Fault.WARM in faults(bench(Gemv(), AliasingRig(None, "9.0", L2)))
 
 
-def test_persisting_l2_is_flagged() -> None:
-    assert faults(bench(Gemv(), PersistingRig(Host(None, "9.0"), L2))) == {Fault.PERSISTING}
+@pytest.mark.parametrize("rig", [SetAsideRig, PersistingRig])
+def test_persisting_l2_is_flagged(rig: type[HostRig]) -> None:
+    assert faults(bench(Gemv(), rig(None, "9.0", L2))) == {Fault.PERSISTING}
 
 
 def test_a_timer_that_does_not_wait_is_flagged() -> None:
@@ -311,11 +367,17 @@ def test_honest_timing_is_not_flagged() -> None:
 
 class Device:
     """CUDA as torch shows it, played by the CPU. What is submitted runs at once, or whenever the graph does
-    that is being captured; it is as well the subject's library, and the driver."""
+    that is being captured; it is as well the subject's library, and the driver.
+
+    Attributes:
+        persisting: what the driver sets aside of the L2.
+        windows: of the graph's kernels, the bytes and the property of an access policy window.
+    """
 
     def __init__(self) -> None:
         self.captured: list[Callable[[], None]] | None = None
-        self.persisting = 0
+        self.persisting = 3 << 20
+        self.windows = [(0, 0), (0, 0)]
 
     def submit(self, work: Callable[[], None]) -> None:
         work() if self.captured is None else self.captured.append(work)
@@ -323,6 +385,22 @@ class Device:
     def cuCtxGetLimit(self, value: Any, limit: int) -> int:
         assert limit == 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
         value._obj.value = self.persisting
+        return 0
+
+    def cuGraphGetNodes(self, graph: Any, nodes: Any, count: Any) -> int:
+        assert graph.value == 1
+        count._obj.value = 1 + len(self.windows)
+        for index in range(count._obj.value if nodes else 0):
+            nodes[index] = 100 + index
+        return 0
+
+    def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:
+        kind._obj.value = 0 if node.value > 100 else 2  # the first of them copies memory
+        return 0
+
+    def cuGraphKernelNodeGetAttribute(self, node: Any, attribute: int, value: Any) -> int:
+        assert attribute == 1 and ctypes.sizeof(value._obj) == 64  # of CUlaunchAttributeValue
+        value._obj.size, value._obj.hit = self.windows[node.value - 101]
         return 0
 
 
@@ -380,6 +458,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
             pass
 
     class CUDAGraph:
+        def __init__(self, keep_graph: bool) -> None:
+            assert keep_graph
+
+        def instantiate(self) -> None:
+            pass
+
+        def raw_cuda_graph(self) -> int:
+            return 1
+
         def capture_begin(self) -> None:
             played.captured = []
 
@@ -399,11 +486,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch.cuda, "stream", current)
     for name in ("synchronize", "current_stream", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
-    for name in ("cuda", "cpu"):
-        monkeypatch.setattr(torch.Tensor, name, lambda self: self.clone())
-    driver = SimpleNamespace(CDLL=lambda name: played, c_size_t=ctypes.c_size_t, byref=ctypes.byref)
-    for module in (cuda_rig, run):
-        monkeypatch.setattr(module, "ctypes", driver)
+    for name in ("zeros", "randn", "randint"):
+        make = getattr(torch, name)
+        monkeypatch.setattr(
+            torch, name, lambda *given, make=make, device, **more: make(*given, **more)
+        )
+    generator = torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda device: generator())
+    monkeypatch.setattr(cuda_rig, "ctypes", SimpleNamespace(CDLL=lambda name: played))
+    monkeypatch.setattr(cuda_graph, "_driver", lambda: played)
     return played
 
 
@@ -411,21 +502,69 @@ def test_the_path_of_a_gpu_records_all_and_flags_what_is_not_in_the_graph(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CudaRig, "copies", lambda self, size: 9)
-    rig: Any = CudaRig(device, L2, tuple)  # type: ignore[arg-type]
+    rig = CudaRig(Path("library.so"), L2, tuple)
     sound = bench(OnDevice(), rig)
     assert faults(sound) == set()
     assert sound.timing is not None and "cuda graph" in sound.timing.method
     assert sound.timing.facts is not None
     assert sound.timing.facts.placement.persisting_after == 0
-    assert sound.timing.facts.outputs.elements == 9 * 2 * 96
+    assert sound.timing.facts.outputs.elements == 3 * 9 * 2 * 96
     assert Fault.CACHED in faults(bench(OnDevice(beside=True), rig))
-    device.persisting = 1 << 20
+    device.windows[1] = 1 << 20, 2  # CU_ACCESS_PROPERTY_PERSISTING
+    assert faults(bench(OnDevice(), rig)) == {Fault.PERSISTING}
+    device.windows[1] = 1 << 20, 1  # CU_ACCESS_PROPERTY_STREAMING
+    assert faults(bench(OnDevice(), rig)) == set()
+    device.persisting += 1 << 20
     assert faults(bench(OnDevice(), rig)) == {Fault.PERSISTING}
 
 
+class Inline:
+    """A pool whose worker is this process. ``deaths`` are what ends it, by number of the attempt."""
+
+    def __init__(self) -> None:
+        self.deaths: Mapping[int, Exception] = {}
+        self.shapes = self.exits = 0
+
+    def schedule(self, ask: Callable[..., Any], given: Any, timeout: float) -> Future[Any]:
+        future: Future[Any] = Future()
+        if ask is os._exit:
+            self.exits += 1
+            return future
+        self.shapes += bool(given)
+        if given and self.shapes in self.deaths:
+            future.set_exception(self.deaths[self.shapes])
+        else:
+            future.set_result(ask(*given))
+        return future
+
+
+@dataclass
+class Machine:
+    """Where a whole run finds its subject on the played device."""
+
+    library: Path
+    log: Path
+    pool: Inline = field(default_factory=Inline)
+
+    def run(
+        self,
+        shapes: Sequence[Params] = (PARAMS,),
+        rounds: int = ROUNDS,
+        on_row: Callable[[Row], None] = lambda row: None,
+    ) -> BenchRecord:
+        return run.run(
+            "a:SUBJECT",
+            self.library,
+            [gpu.Gpu("NVIDIA H200", "9.0", "GPU-1")],
+            [(params, 0.0) for params in shapes],
+            rounds=rounds,
+            log=self.log,
+            on_row=on_row,
+        )
+
+
 @pytest.fixture
-def library(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Of a subject that a whole run finds on the played device."""
+def machine(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     import torch
 
     def reads(size: int, copies: int, *rest: Any) -> tuple[str, list[Launch]]:
@@ -433,44 +572,52 @@ def library(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         return "a loop", [lambda stream, b=b: device.submit(b.any) for b in buffers]  # type: ignore[misc]
 
     environment = test_bench.record(test_bench.timed([test_bench.passed()])).environment
-    library = tmp_path / "library.so"
-    library.write_bytes(b"")
+    described = environment.model_copy(update={"l2_bytes": L2}), "GPU-1"
+    found = Machine(tmp_path / "library.so", tmp_path / "log.jsonl")
+    found.library.write_bytes(b"")
     subject = OnDevice()
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    for name, value in {
-        "cuda_torch": lambda: torch,
-        "load": lambda reference: subject,
-        "describe": lambda torch: (environment.model_copy(update={"l2_bytes": L2}), "uuid"),
-        "build": lambda *given: library,
-        "Ceiling": lambda *given: SimpleNamespace(best=reads),
-        "copying": lambda size, copies: reads(size, copies)[1],
-        "PEERS": (),
-        "Target": lambda *given: Target("…"),
+    for module, values in {
+        log: {"load": lambda reference: subject},
+        run: {
+            "load": lambda reference: subject,
+            "build": lambda *given: found.library,
+            "pool_of": lambda *given: nullcontext(found.pool),
+        },
+        worker: {
+            "load": lambda reference: subject,
+            "described": lambda: described,
+            "cuda_torch": lambda: torch,
+            "Ceiling": lambda *given: SimpleNamespace(best=reads),
+            "Target": lambda *given: Target("…"),
+        },
+        race: {"copying": lambda size, copies: reads(size, copies)[1]},
     }.items():
-        monkeypatch.setattr(run, name, value)
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+    worker._instruments.cache_clear()
     monkeypatch.setattr(CudaRig, "copies", lambda self, size: 9)
-    return library
+    return found
 
 
-def test_a_whole_run_makes_a_record(library: Path, tmp_path: Path) -> None:
+def test_a_whole_run_makes_a_record(machine: Machine) -> None:
     rows: list[Row] = []
-    log = tmp_path / "log.jsonl"
-    record = run.run("a:SUBJECT", library, rounds=ROUNDS, log=log, on_row=rows.append)
+    record = machine.run(on_row=rows.append)
     assert record.valid and record.rows == tuple(rows)
     (only,) = rows
     assert only.params == PARAMS and only.timing is not None
+    assert only.unit == gpu.unit("GPU-1") and only.telemetry is not None
     assert only.timing.copies == 9 and only.timing.copy_ceiling is not None
+    absent = {each.name: each.reason for each in only.timing.absent}
+    assert all("FP32" in reason for name, reason in absent.items() if name != WARM_CHAIN)
+    assert "FP32" in absent["F.linear"]
     out = io.StringIO()
     Console(file=out, width=200).print(render(record))
-    assert "counts" in out.getvalue() and "cold single µs" in out.getvalue()
+    assert "alone µs" in out.getvalue() and "void" not in out.getvalue()
 
 
-def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(machine: Machine) -> None:
     shapes = [{**PARAMS, "m": m} for m in (1, 2, 3)]
-    monkeypatch.setattr(OnDevice, "bench_params", lambda self: shapes)
-    log = tmp_path / "log.jsonl"
     seen: list[Any] = []
 
     def cut(row: Row) -> None:
@@ -479,21 +626,175 @@ def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.run("a:SUBJECT", library, rounds=ROUNDS, log=log, on_row=cut)
-    log.write_bytes(log.read_bytes() + b'{"seconds": 1, "row": {"par')  # and a line that was cut
-    record = run.run("a:SUBJECT", library, rounds=ROUNDS, log=log, on_row=cut)
+        machine.run(shapes, on_row=cut)
+    whole = machine.log.read_bytes()
+    machine.log.write_bytes(whole + b'{"seconds": 1, "row": {"par')  # and a line that was cut
+    record = machine.run(shapes, on_row=cut)
     assert seen == [1, 2, 3]
     assert [row.params for row in record.rows] == shapes
     with pytest.raises(BadInput, match=r"of another run \(another rounds\): name another --log"):
-        run.run("a:SUBJECT", library, rounds=ROUNDS + 1, log=log)
+        machine.run(shapes, rounds=ROUNDS + 1)
+
+
+def test_the_log_of_another_driver_is_refused(machine: Machine) -> None:
+    machine.run()
+    machine.log.write_text(machine.log.read_text().replace('"torch":"2.11"', '"torch":"2.12"'))
+    with pytest.raises(BadInput, match="another driver, torch or GPU: name another --log"):
+        machine.run()
+
+
+def test_the_log_of_other_code_or_other_peers_is_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = machine.run()
+    monkeypatch.setattr(log.peers, "versions", lambda: {"gemlite": "0.6"})
+    monkeypatch.setattr(log, "sources", lambda reference, subject: {"subject.py": "0"})
+    with pytest.raises(BadInput, match=r"\(another benchmark, versions\): name another --log"):
+        machine.run()
+    machine.log.unlink()
+    other = machine.run()
+    assert other.versions == {"gemlite": "0.6"} and other.benchmark != record.benchmark
+    before = other.model_dump(exclude={"versions", "benchmark"})
+    assert BenchRecord.model_validate(before).versions == {}
+
+
+def test_a_subjects_own_files_are_told_apart_without_what_its_library_is_compiled_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "of_two_files"
+    (package / "csrc").mkdir(parents=True)
+    for name in ("__init__.py", "subject.py", "csrc/kernel.cu"):
+        (package / name).write_text("")
+    (tmp_path / "of_one_file.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    compiled: Any = SimpleNamespace(recipe=SimpleNamespace(root=package / "csrc"))
+    for name in ("of_two_files", "of_one_file"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.import_module(name)
+    assert [*log.sources("of_two_files.subject:A", compiled)] == ["__init__.py", "subject.py"]
+    before = log.sources("of_one_file:A", OnDevice())
+    assert [*before] == ["of_one_file.py"]
+    (tmp_path / "of_one_file.py").write_text("changed = True")
+    assert log.sources("of_one_file:A", OnDevice()) != before
+
+
+def test_gpus_that_differ_are_named_by_what_differs() -> None:
+    one = test_bench.record(test_bench.timed([test_bench.passed()])).environment
+    pools: Any = [Inline(), Inline()]
+    for pool, gpu_memory in zip(pools, (80, 94)):
+        answer = one.model_copy(update={"memory_bytes": gpu_memory})
+        pool.schedule = lambda *given, answer=answer, **more: done(answer)
+    expected = "table: memory_bytes 80 and 94; CUDA_VISIBLE_DEVICES chooses among them"
+    with pytest.raises(CannotRun, match=expected):
+        run._environment(pools)
+
+
+def done(answer: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(answer)
+    return future
+
+
+ILLEGAL = RuntimeError("CUDA error:\nan illegal access")
+FULL = RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+@pytest.mark.parametrize(
+    ("failure", "evidence", "exits"),
+    [
+        (ProcessExpired("Abnormal termination", code=-11), "the process ended with -11", 0),
+        (TimeoutError(), "no end within 900 s", 0),
+        (ILLEGAL, "CUDA error: an illegal access", 1),
+        (FULL, str(FULL), 1),
+    ],
+)
+def test_what_ends_an_attempt_with_peers_is_no_verdict_on_the_subject(
+    machine: Machine, failure: Exception, evidence: str, exits: int
+) -> None:
+    machine.pool.deaths = {1: failure}
+    first, second = machine.run([{**PARAMS, "m": 1}, PARAMS]).rows
+    assert first.void is None and first.timing and not first.timing.peers
+    absent = {each.name: each.reason for each in first.timing.absent if each.name != WARM_CHAIN}
+    assert [*absent] == [peer.name for peer in PEERS]
+    assert set(absent.values()) == {f"an attempt with peers failed: {evidence}"}
+    assert second.timing and "failed" not in second.timing.absent[0].reason
+    assert machine.pool.shapes == 3 and machine.pool.exits == exits
+
+
+@pytest.mark.parametrize(
+    ("failure", "evidence"),
+    [
+        (TimeoutError(), "no end within 900 s"),
+        (FULL, str(FULL)),
+        (MemoryError(), "MemoryError"),
+        (
+            ProcessExpired("Abnormal termination", code=-9),
+            "the process ended with -9 (killed from outside, as where memory is short)",
+        ),
+    ],
+)
+def test_a_shape_without_an_end_or_memory_is_untimed_and_tried_again_by_the_next_run(
+    machine: Machine, failure: Exception, evidence: str
+) -> None:
+    shapes = [{**PARAMS, "m": 1}, PARAMS]
+    machine.pool.deaths = {1: ILLEGAL, 2: failure}
+    record = machine.run(shapes)
+    first, second = record.rows
+    assert first.void == first.untimed == evidence and first.correctness == ()
+    assert first.unsettled and not first.disproven and not record.valid
+    assert second.void is None and machine.pool.shapes == 3
+    assert BenchRecord.model_validate_json(record.model_dump_json()) == record
+    assert machine.run(shapes).valid and machine.pool.shapes == 4
+
+
+@pytest.mark.parametrize(
+    ("failure", "evidence", "exits"),
+    [
+        (ProcessExpired("Abnormal termination", code=-11), "the process ended with -11", 0),
+        (ILLEGAL, "CUDA error: an illegal access", 2),
+    ],
+)
+def test_a_shape_that_fails_without_peers_too_is_void_and_tried_again_by_the_next_run(
+    machine: Machine, failure: Exception, evidence: str, exits: int
+) -> None:
+    shapes = [{**PARAMS, "m": 1}, PARAMS]
+    machine.pool.deaths = {1: failure, 2: failure}
+    first, second = machine.run(shapes).rows
+    assert first.timing is None and first.disproven
+    assert first.void == f"not shown correct: process: fail: {evidence}"
+    assert second.void is None and machine.pool.exits == exits
+    assert machine.run(shapes).valid and machine.pool.shapes == 4
+
+
+def test_the_gpu_is_watched_as_long_as_the_process_lives(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    @contextmanager
+    def watch(uuid: str) -> Iterator[Callable[[], tuple[str, ...]]]:
+        try:
+            yield tuple
+        finally:
+            left.append(uuid)
+
+    monkeypatch.setattr(worker, "_OPEN", ExitStack())
+    monkeypatch.setattr(worker.telemetry, "watch", watch)
+    machine.run()
+    gc.collect()
+    assert left == []
+    worker._OPEN.close()
+    assert left == ["GPU-1"]
 
 
 def test_the_cost_follows_size_and_rounds_and_the_log_corrects_the_rule() -> None:
-    few, many = (cost.seconds(2**25, rounds, 4800.0) for rounds in (1, 101))
-    launches = 19 * 7  # turns over the copies that fill 600 MB
+    few, many = (cost.seconds(2**25, rounds, 4800.0, patience=0) for rounds in (1, 101))
+    launches = 19 * 4  # turns over the copies that fill 600 MB
     replay = launches * (2e-6 + 2**25 / 4.8e12)
-    assert many - few == pytest.approx(100 * 2 * cost.CONTENDERS * replay)
-    assert cost.seconds(2**30, 1, 4800.0) > few
+    contenders = 3 + len(cost.asked(0))
+    assert many - few == pytest.approx(100 * 2 * contenders * replay)
+    assert cost.seconds(2**30, 1, 4800.0, patience=0) > few
+    assert cost.seconds(2**25, 1, 4800.0, patience=10) > few + 4
     assert cost.estimate([10.0, 20.0], []) == 30.0
     assert cost.estimate([10.0, 20.0], [(10.0, 5.0), (8.0, 4.0), (1.0, 9.0)]) == 15.0
 
@@ -515,7 +816,7 @@ def test_modes_are_recorded_apart_each_with_its_method() -> None:
     assert [mode.name for mode in measured.modes] == [COLD_SINGLE]
     assert [each.name for each in measured.absent] == [WARM_CHAIN]
     assert "do not stay in an L2 of 16384" in measured.absent[0].reason
-    large = bench(Gemv(), HostRig(Host(None, "9.0"), 1 << 20)).timing
+    large = bench(Gemv(), HostRig(None, "9.0", 1 << 20)).timing
     assert large is not None and large.absent == ()
     methods = {mode.name: mode.detail for mode in large.modes} | {"main": large.method}
     assert set(methods) == {COLD_SINGLE, WARM_CHAIN, "main"} and len(set(methods.values())) == 3
@@ -535,13 +836,14 @@ def test_a_record_may_not_hide_its_doubts() -> None:
 
 def facts(**other: Any) -> Facts:
     sound: dict[str, Any] = {
-        "operands": Operands(bytes=10, differing_bytes=0, zero_bits=0.39),
+        "operands": Operands(elements=10, differing=0, zero_bits=0.39),
         "placement": Placement(
             shared_bytes=0,
             apart_bytes=8 << 20,
             l2_bytes=1 << 20,
             persisting_before=0,
             persisting_after=None,
+            persisting_launches=None,
         ),
         "outputs": Outputs(elements=8, late=0, untouched=0, stale=0, wrong=0),
         "replays": (Replay(timed_us=90.0, wall_us=100.0),),
@@ -581,10 +883,11 @@ def changed(part: str, **values: Any) -> dict[str, Any]:
         (changed("outputs", wrong=1), Fault.SKIPPED),
         (changed("placement", persisting_before=1), Fault.PERSISTING),
         (changed("placement", persisting_after=1), Fault.PERSISTING),
+        (changed("placement", persisting_launches=1), Fault.PERSISTING),
         (changed("placement", shared_bytes=1), Fault.WARM),
         (changed("placement", apart_bytes=(8 << 20) - 1), Fault.WARM),
         (changed("operands", zero_bits=0.56), Fault.SPARSE),
-        (changed("operands", differing_bytes=1), Fault.ALTERED),
+        (changed("operands", differing=1), Fault.ALTERED),
     ],
 )
 def test_doubts_follow_from_facts(other: dict[str, Any], fault: Fault | None) -> None:

@@ -21,7 +21,7 @@ from lanecheck.tensorcore import TensorCore
 from lanecheck.trace import Walk
 from packed_gemv import landmarks as named
 from packed_gemv import recipe
-from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips
+from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips, table
 from packed_gemv.emulator import (
     Problem,
     WarpWalk,
@@ -50,8 +50,13 @@ from packed_gemv.fragments import (
 from packed_gemv.landmarks import Launch
 from packed_gemv.layout import PackedWeight, blocks
 
-# (N, K): q, k and v, o, gate and up, down of Llama-3.1-8B; the pooler of a 4096-wide encoder.
-_BENCH_SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4096, 8192))
+# (N, K): q, k and v, o, gate and up, down, vocabulary of Llama-3.1-8B; gate and up, down of the 70B; the
+# pooler of a 4096-wide encoder.
+_BENCH_SHAPES = (
+    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)),
+    *((57344, 8192), (8192, 28672), (4096, 8192)),
+)
+_SWEPT_TOKENS = {1: 10.0, 2: 0.0, 4: 0.0, 8: 10.0, 16: 0.0, 32: 0.0, 64: 10.0}
 
 
 class Args(ctypes.Structure):
@@ -372,6 +377,15 @@ int launch() {{
 
     def bench_params(self) -> list[Params]:
         return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
+
+    def sweep_params(self) -> list[tuple[Params, float]]:
+        """Every tuned shape for each of some numbers of tokens, and the seconds for which it is worth to wait
+        until a peer is tuned."""
+        return [
+            (self._plain(m, n, k, select(m, n, k)), patience)
+            for m, patience in _SWEPT_TOKENS.items()
+            for n, k, _ in table()
+        ]
 
     def gate_params(self, device: str) -> list[Params]:
         """The shapes of gate.yaml, each as :func:`select` configures it."""

@@ -21,6 +21,7 @@ from lanecheck.toolchain import Toolchain
 
 SCOUT_ROUNDS = 5
 _VECTOR = 16  # bytes of one load
+_PAGE = 4096  # bytes; at other sizes an H200's driver copies a third slower
 _WARP = 32
 
 
@@ -93,10 +94,10 @@ COPY = "torch's copy_; bytes read and bytes written both count"
 
 def copying(size: int, copies: int) -> list[Launch]:
     """``copies`` copies in memory on the current CUDA device, each of which reads half of ``size`` bytes, of
-    noise, and writes as many."""
+    noise, and writes as many; rounded up to whole pages."""
     import torch
 
-    noise = _noise(-(-size // _VECTOR) * _VECTOR // 8)
+    noise = _noise(-(-size // (2 * _PAGE)) * _PAGE // 4)
 
     def one_copy() -> Launch:
         source, destination = noise.clone(), torch.empty_like(noise)
@@ -113,7 +114,12 @@ def _noise(words: int) -> Any:
     """So many random 32-bit words on the device."""
     import torch
 
-    return torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, device="cuda")
+    generator = torch.Generator("cuda").manual_seed(
+        0
+    )  # torch's own is lost if a capture breaks off
+    return torch.randint(
+        -(2**31), 2**31, (words,), dtype=torch.int32, device="cuda", generator=generator
+    )
 
 
 class Ceiling:

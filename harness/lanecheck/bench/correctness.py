@@ -1,83 +1,159 @@
 """Whether a shape may be timed: the ordinary oracles, on the device, on the same library.
 
-At full size, those that do little more than look at the outputs. Predicting bits, and launching again
-and again, costs the host more than the device: the whole ladder judges fewer output columns of the same
-configuration.
+Predicting bits, and launching again and again, costs the host more than the device: the whole ladder judges
+fewer output columns of the same configuration. At full size, and where the values lie, every output is
+compared with exact integers.
 
 What the timed launches compute is held against what ordinary ones computed before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 from lanecheck import oracles
 from lanecheck.bench import plan
 from lanecheck.bench.model import Judgement
-from lanecheck.bench.plan import Workload
+from lanecheck.bench.plan import Workload, lay_out
+from lanecheck.bench.rig import Array, Rig
 from lanecheck.cases import Case
-from lanecheck.observation import Observation
 from lanecheck.oracles import execution, integers, poison, stability
-from lanecheck.subject import Bits, Params, Subject
+from lanecheck.subject import Params, Product, Subject
 from lanecheck.trial import Target, observe
+from lanecheck.verdict import Outcome
 
+PRECISION = "precision"
+ROUNDED, SUMMED = 1.05, 2.0**-13
+"""Of the relative error of sums that are rounded once, and beside it. BF16 outputs err by some 8e-4; with
+one bit less of each weight it would be twice that. A tensor core that truncates adds 1e-4 at most."""
 _AT_FULL_SIZE = (execution, poison, integers, stability)
 
 
 @dataclass(frozen=True)
 class Ordinary:
-    """What a workload's outputs are, in bits by name, when it is launched as any case is.
+    """A workload's values, two sets of them, and what ordinary launches compute from each; by name.
 
     Attributes:
-        drawn: from its own inputs.
-        others: from its other inputs.
+        drawn: what will be timed. others: what the copies hold while they are looked through.
+        from_drawn: outputs, in bits. from_others: outputs of the others.
+        from_one: of those drawn but for one tensor, which is the other's; by that tensor's name.
     """
 
-    drawn: Mapping[str, Bits]
-    others: Mapping[str, Bits]
+    drawn: Mapping[str, Array]
+    others: Mapping[str, Array]
+    from_drawn: Mapping[str, Array]
+    from_others: Mapping[str, Array]
+    from_one: Mapping[str, Mapping[str, Array]]
 
 
-def judge(subject: Subject, params: Params, target: Target, seed: int) -> list[Judgement]:
-    """Every oracle's verdict on one shape."""
-    whole = plan.case(subject, params, "small", seed)
-    part = plan.case(subject, plan.reduced(params), "normal", seed)
-    return [
-        *_judged(subject, whole, target, _AT_FULL_SIZE),
-        *_judged(subject, part, target, oracles.LADDER),
-    ]
-
-
-def ordinary(workload: Workload, target: Target) -> tuple[list[Judgement], Ordinary]:
-    """A workload's outputs from both its inputs, each judged by what does not depend on numbers; its
-    numbers are for :func:`judge`.
+def judge(workload: Workload, params: Params, target: Target, rig: Rig) -> list[Judgement]:
+    """Every oracle's verdict on one shape.
 
     Args:
-        target: of one capability.
+        params: the shape, as the subject named it.
+        target: of one capability, the rig's.
     """
-    ((_, drawn),) = observe(workload.subject, workload.case, target, workload.inputs)
-    run = drawn.launch(workload.case.params, workload.others)
-    others = replace(drawn, inputs=workload.others, runs=(run,))
-    judgements = [
-        *_verdicts(drawn, (execution, poison, stability)),
-        *_verdicts(others, (execution, poison)),
-    ]
-    return judgements, Ordinary(drawn.outputs, others.outputs)
+    subject, seed = workload.subject, workload.case.seed
+    if _plain(workload):
+        judgements = [_exact(workload, rig)]
+    else:
+        whole = plan.case(subject, params, "small", seed)
+        judgements = [*_judged(subject, whole, target, _AT_FULL_SIZE)]
+    part = plan.case(subject, plan.reduced(params), "normal", seed)
+    return [*judgements, *_judged(subject, part, target, oracles.LADDER)]
+
+
+def ordinary(workload: Workload, rig: Rig) -> tuple[list[Judgement], Ordinary]:
+    """A workload's outputs, each computed twice, and of what is timed how near they are to the sums."""
+    drawn, others = workload.drawn(rig), workload.drawn(rig, other=True)
+    judgements, found = [], []
+    for values in (drawn, others):
+        first, second = _launched(workload, rig, values), _launched(workload, rig, values)
+        unwritten = sum(
+            int((first[name] == rig.poison(tensor)).sum())
+            for name, tensor in workload.named("output").items()
+        )
+        differing = sum(int((first[name] != second[name]).sum()) for name in first)
+        judgements += [
+            _judgement(workload, poison.NAME, unwritten, "output elements were not written"),
+            _judgement(workload, stability.NAME, differing, "output elements differ when repeated"),
+        ]
+        found.append(first)
+    judgements += _precise(workload, rig, drawn, found[0])
+    given = workload.named("input", "packed")
+    drawn, others = ({name: each[name] for name in given} for each in (drawn, others))
+    one = {name: _launched(workload, rig, {**drawn, name: others[name]}) for name in given}
+    return judgements, Ordinary(drawn, others, found[0], found[1], one)
+
+
+def _precise(
+    workload: Workload, rig: Rig, values: Mapping[str, Array], outputs: Mapping[str, Array]
+) -> list[Judgement]:
+    """Whether ordinary values are summed as precisely at full size as where bits are predicted: the
+    relative Frobenius error of each product is no more than that of its sums rounded once, and a little."""
+    judgements = []
+    for product in _plain(workload):
+        tensor = workload.named("output")[product.output]
+        total = rig.summed(product, values)
+        error, least = (
+            float((((rig.values(bits, tensor) - total) ** 2).sum() / (total**2).sum()) ** 0.5)
+            for bits in (outputs[product.output], rig.stored(total, tensor))
+        )
+        imprecise = not error <= ROUNDED * least + SUMMED  # NaN too
+        what = f"error of {product.output} is {error:.2e}, of its sums rounded once {least:.2e}"
+        judgements.append(_judgement(workload, PRECISION, imprecise, what))
+    return judgements
+
+
+def _plain(workload: Workload) -> Sequence[Product]:
+    """The products, if the outputs are nothing else."""
+    products = workload.subject.products(workload.case.params)
+    return products if all(product.plain for product in products) else ()
+
+
+def _exact(workload: Workload, rig: Rig) -> Judgement:
+    """Every output, from integers of which any order of additions gives the same sum."""
+    values, tensors = workload.drawn(rig, "small"), workload.named("output")
+    outputs, wrong = _launched(workload, rig, values), 0
+    for product in _plain(workload):
+        exact = rig.stored(rig.summed(product, values), tensors[product.output])
+        wrong += int((outputs[product.output] != exact).sum())
+    what = "output elements are not the exact sum"
+    return _judgement(workload, integers.NAME, wrong, what, "small")
+
+
+def _launched(workload: Workload, rig: Rig, values: Mapping[str, Array]) -> dict[str, Array]:
+    """What one launch computes, into poisoned outputs."""
+    copy = lay_out(workload, rig, values, 1)
+    copy.poison(workload, rig)
+    rig.settle()
+    rig.enqueue(copy.launches[0])
+    rig.settle()
+    return {name: bits[0] for name, bits in copy.outputs(workload).items()}
+
+
+def _judgement(
+    workload: Workload, oracle: str, count: int, what: str, regime: str = "normal"
+) -> Judgement:
+    case = plan.case(workload.subject, workload.case.params, regime, workload.case.seed)
+    return Judgement(
+        line=case.line,
+        oracle=oracle,
+        outcome=Outcome.FAIL if count else Outcome.PASS,
+        evidence=f"{count} {what}" if count else "",
+    )
 
 
 def _judged(
     subject: Subject, case: Case, target: Target, ladder: tuple[ModuleType, ...]
 ) -> Iterator[Judgement]:
     for _, observation in observe(subject, case, target):
-        yield from _verdicts(observation, ladder)
-
-
-def _verdicts(observation: Observation, ladder: tuple[ModuleType, ...]) -> Iterator[Judgement]:
-    for verdict in oracles.judge(observation, ladder, every_turn=True):
-        yield Judgement(
-            line=observation.case.line,
-            oracle=verdict.oracle,
-            outcome=verdict.outcome,
-            evidence=verdict.evidence,
-        )
+        for verdict in oracles.judge(observation, ladder, every_turn=True):
+            yield Judgement(
+                line=case.line,
+                oracle=verdict.oracle,
+                outcome=verdict.outcome,
+                evidence=verdict.evidence,
+            )

@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from lanecheck.bench.peers import PEERS
+from lanecheck.bench.peers import PEERS, Peer
 from lanecheck.bench.timing import copies, turns
 
-CONTENDERS = 3 + len(PEERS)
-"""The subject, both ceilings, and every peer."""
 LAUNCH_US = 2.0
-"""Microseconds a launch, beside its bytes: a lead, of an H200."""
-PREPARING_S = 40.0
-"""Seconds a shape in which peers compile and tune: a lead."""
-HOST_NS = 150.0
-"""Nanoseconds a byte of operands: drawn, packed, judged and laid out by the host, several times. A lead."""
+"""Microseconds a launch, beside its bytes. This and the next are leads, of an H200."""
+PREPARING_S = 1.5
+"""Seconds a shape in which everything is judged, laid out, captured and doubted."""
 
 
-def seconds(size: int, rounds: int, gbps: float) -> float:
+def asked(patience: float) -> list[Peer]:
+    """The peers that need no more than so many seconds to tune."""
+    return [peer for peer in PEERS if peer.tuning_s <= patience]
+
+
+def seconds(size: int, rounds: int, gbps: float, patience: float) -> float:
     """A shape's cost by rule of thumb.
 
     Args:
         size: bytes that one launch moves.
         gbps: of the memory, in 10^9 bytes a second.
+        patience: seconds that a peer may take to tune.
     """
-    held = copies(size, l2=0)
+    held, peers = copies(size, l2=0), asked(patience)
     launches = held * turns(held)
     replay = launches * (LAUNCH_US * 1e-6 + size / gbps / 1e9)
-    return PREPARING_S + HOST_NS * 1e-9 * size + 2 * rounds * CONTENDERS * replay
+    contenders = 3 + len(peers)  # the subject and both ceilings
+    tuning = sum(peer.tuning_s for peer in peers)
+    return PREPARING_S + tuning + 2 * rounds * contenders * replay
 
 
 def estimate(left: Sequence[float], done: Sequence[tuple[float, float]]) -> float:

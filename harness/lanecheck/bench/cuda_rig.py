@@ -3,74 +3,131 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from lanecheck.bench import timing
-from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Bytes
+from lanecheck.bench import cuda_graph, timing
+from lanecheck.bench.peers.product import Product as Torch
+from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Array
 from lanecheck.bench.timing import CudaGraphChain, CudaGraphClock, Launch, Sample
+from lanecheck.cases import Case
+from lanecheck.observation import POISON
+from lanecheck.subject import Buffer, Product, Subject, Tensor
+from lanecheck.values import largest_integer
 
 METHODS = {
     COLD_CHAIN: timing.METHOD,
     WARM_CHAIN: timing.WARM_CHAIN,
     COLD_SINGLE: timing.COLD_SINGLE,
 }
-_PERSISTING_L2_CACHE_SIZE = 6  # of cuda.h's CUlimit
+_ALIGN = 256  # bytes, as cudaMalloc aligns
 
 
-class CudaMemory:
-    """A :class:`~lanecheck.bench.rig.Memory`: a tensor of bytes, read on the stream that is timed."""
+class CudaHeld:
+    """A :class:`~lanecheck.bench.rig.Held`: one block of memory, read on the stream that is timed."""
 
-    local = None
+    def __init__(self, block: Any, tensor: Tensor, stream: Any) -> None:
+        item = tensor.item.itemsize
+        self._block, self._stream, self._offset = block, stream, tensor.offset * item
+        self.size = tensor.span * item
+        apart = block.stride(0)
+        self.addresses = [block.data_ptr() + index * apart for index in range(len(block))]
+        rows, *rest = tensor.shape or (1,)
+        strides: list[int] = []
+        width = 1
+        for length in reversed(rest):
+            strides.insert(0, width)
+            width *= length
+        flat = block.view(_kinds()[tensor.dtype][0])
+        self.elements: Array = flat.as_strided(
+            (len(block), rows, *rest), (flat.stride(0), tensor.stride, *strides), tensor.offset
+        )
 
-    def __init__(self, tensor: Any, stream: Any) -> None:
-        self._tensor, self._stream = tensor, stream
-        self.address: int = tensor.data_ptr()
-        self.size: int = tensor.numel()
+    def buffer(self, index: int) -> Buffer:
+        return Buffer(self.addresses[index] + self._offset)
 
-    def read(self) -> Bytes:
+    def read(self) -> Array:
         import torch
 
         with torch.cuda.stream(self._stream):  # not the default one, which waits for others
-            contents: Bytes = self._tensor.cpu().numpy()
+            contents = self.elements.clone()
+        self._stream.synchronize()
         return contents
-
-    def write(self, contents: Bytes) -> None:
-        import torch
-
-        self._tensor.copy_(torch.from_numpy(contents))
 
 
 class CudaRig:
     """
     Args:
-        library: the subject's, loaded.
+        library: the subject's, which is loaded; None for what launches without one.
         l2_bytes: the device's L2.
-        held_back: asks what holds it back.
+        held_back: asks what holds the device back.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, l2_bytes: int, held_back: Callable[[], Sequence[str]]
+        self, library: Path | None, l2_bytes: int, held_back: Callable[[], Sequence[str]]
     ) -> None:
         import torch
 
         self._torch: Any = torch
-        self.library: Any = library
+        torch.zeros(1, device="cuda")  # makes the context that the library launches in
+        self._set_aside = cuda_graph.persisting_limit()
+        self.library: Any = ctypes.CDLL(str(library)) if library else None
         self.l2_bytes = l2_bytes
         self.methods = METHODS
         self.held_back = held_back
         self.clock = CudaGraphClock()
 
+    def draw(self, subject: Subject, case: Case) -> Mapping[str, Array]:
+        torch, regime, terms = self._torch, case.params["regime"], subject.terms(case.params)
+        generator = torch.Generator("cuda").manual_seed(case.seed)
+        on_device = {"device": "cuda", "generator": generator}
+
+        def values(tensor: Tensor) -> Any:
+            if regime == "normal":
+                return torch.randn(tensor.shape, dtype=torch.bfloat16, **on_device)
+            top = largest_integer("small", terms)
+            signs = torch.randint(0, 2, tensor.shape, dtype=torch.bfloat16, **on_device) * 2 - 1
+            return signs * torch.randint(
+                1, top + 1, tensor.shape, dtype=torch.bfloat16, **on_device
+            )
+
+        return {
+            tensor.name: values(tensor).view(torch.int16)
+            for tensor in subject.tensors(case.params)
+            if tensor.role in ("input", "source")
+        }
+
+    def summed(self, product: Product, values: Mapping[str, Array]) -> Array:
+        bf16 = self._torch.bfloat16
+        total = Torch(values[product.x].view(bf16), values[product.w].view(bf16)).reference
+        return total + values[product.bias].view(bf16).double() if product.bias else total
+
+    def stored(self, total: Array, output: Tensor) -> Array:
+        bits, kind = _kinds()[output.dtype]
+        return total.float().to(kind).view(bits)
+
+    def values(self, bits: Array, output: Tensor) -> Array:
+        return bits.view(_kinds()[output.dtype][1]).double()
+
+    def poison(self, tensor: Tensor) -> int:
+        bits = 8 * tensor.item.itemsize
+        unsigned = POISON[0][tensor.dtype]
+        return unsigned - (unsigned >> (bits - 1) << bits)
+
     def copies(self, size: int) -> int:
         return timing.copies(size, self.l2_bytes)
 
-    def hold(self, contents: Bytes, copies: int) -> list[CudaMemory]:
-        first = self._torch.from_numpy(contents).cuda()
-        tensors = [first, *(first.clone() for _ in range(copies - 1))]
-        return [CudaMemory(tensor, self.clock.stream) for tensor in tensors]
+    def hold(self, tensor: Tensor, values: Array | None, copies: int) -> CudaHeld:
+        bytes_ = -(-tensor.span * tensor.item.itemsize // _ALIGN) * _ALIGN
+        block = self._torch.zeros((copies, bytes_), dtype=self._torch.uint8, device="cuda")
+        held = CudaHeld(block, tensor, self.clock.stream)
+        if values is not None:
+            held.elements.copy_(values)
+        return held
 
-    def chain(self, launches: Sequence[Launch]) -> CudaGraphChain:
-        return self.clock.chain(launches)
+    def chain(self, launches: Sequence[Launch], turns: int | None = None) -> CudaGraphChain:
+        return self.clock.chain(launches, turns)
 
     def single(self, before: CudaGraphChain, launch: Launch) -> Sample:
         return self.clock.single(before, launch)
@@ -78,11 +135,31 @@ class CudaRig:
     def enqueue(self, launch: Launch) -> None:
         self.clock.enqueue(launch)
 
+    def least(self) -> Launch | None:
+        word = self._torch.zeros(1, device="cuda")
+
+        def launch(stream: int) -> None:
+            word.add_(1)
+
+        return launch
+
     def settle(self) -> None:
         self._torch.cuda.synchronize()
 
     def persisting_bytes(self) -> int | None:
-        size = ctypes.c_size_t()
-        ask = ctypes.CDLL("libcuda.so.1").cuCtxGetLimit  # of the context that torch made current
-        code = ask(ctypes.byref(size), _PERSISTING_L2_CACHE_SIZE)
-        return None if code else size.value
+        now = cuda_graph.persisting_limit()
+        return None if now is None or self._set_aside is None else max(0, now - self._set_aside)
+
+    def persisting_launches(self, chain: CudaGraphChain) -> int | None:
+        return cuda_graph.persisting_launches(chain.handle)
+
+
+def _kinds() -> Mapping[str, tuple[Any, Any]]:
+    """Torch's types of an element's bits, and of its value."""
+    import torch
+
+    return {
+        "bf16": (torch.int16, torch.bfloat16),
+        "fp32": (torch.int32, torch.float32),
+        "byte": (torch.uint8, torch.uint8),
+    }

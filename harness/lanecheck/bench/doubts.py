@@ -45,6 +45,10 @@ class Fault(str, Enum):
     CONSTANT = "a time that does not follow the work"
 
 
+OF_TIMES = frozenset({Fault.SLEEP, Fault.UNSYNCHRONIZED, Fault.CONSTANT})
+"""What times show, which mean nothing while others use the device as well."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -53,13 +57,13 @@ class Operands(_Strict):
     """What the timed launches read, looked at after the last of them.
 
     Attributes:
-        bytes: of all copies of the inputs and packed tensors.
-        differing_bytes: how many of these are not those drawn.
+        elements: of all copies of the inputs and packed tensors.
+        differing: how many of these are not those drawn.
         zero_bits: share of the bits of one copy that are zero, padding apart.
     """
 
-    bytes: int = Field(gt=0)
-    differing_bytes: int = Field(ge=0)
+    elements: int = Field(gt=0)
+    differing: int = Field(ge=0)
     zero_bits: float = Field(ge=0, le=1)
 
 
@@ -70,9 +74,10 @@ class Placement(_Strict):
         shared_bytes: addresses that two copies have in common.
         apart_bytes: addresses that the other copies cover: what passes between two uses of one.
         l2_bytes: the L2.
-        persisting_before: bytes of the L2 set aside for persisting accesses before the timing; None if the
-            device does not tell.
+        persisting_before: bytes of the L2 set aside for persisting accesses before the timing, beyond what
+            the device sets aside by itself; None if it does not tell.
         persisting_after: … and after it.
+        persisting_launches: timed launches that ask the L2 to keep what they read; None likewise.
     """
 
     shared_bytes: int = Field(ge=0)
@@ -80,17 +85,19 @@ class Placement(_Strict):
     l2_bytes: int = Field(ge=0)
     persisting_before: int | None
     persisting_after: int | None
+    persisting_launches: int | None
 
 
 class Outputs(_Strict):
-    """What the timed chain computes when it runs once more, its outputs poisoned and every other copy's
-    inputs exchanged, against what ordinary launches computed before the timing. Each element counts once.
+    """What the timed chain computes when it runs again, against what ordinary launches computed before the
+    timing: once over poison, every other copy's inputs exchanged, and once for each input, exchanged alone
+    over what a launch before left there. Each element counts once in each run.
 
     Attributes:
         elements: of all copies' outputs.
         late: right, but not yet when the timer had stopped.
         untouched: poison to the end.
-        stale: right for the inputs that were exchanged.
+        stale: right for other inputs than it now has.
         wrong: anything else.
     """
 
@@ -192,12 +199,17 @@ def _of_data(facts: Facts) -> Iterator[tuple[Fault, str]]:
     operands, placement = facts.operands, facts.placement
     if kept := max(placement.persisting_before or 0, placement.persisting_after or 0):
         yield Fault.PERSISTING, f"{kept} bytes of it are set aside"
+    if placement.persisting_launches:
+        yield (
+            Fault.PERSISTING,
+            f"{placement.persisting_launches} launches ask it to keep what they read",
+        )
     if operands.zero_bits > DENSE:
         yield Fault.SPARSE, f"{operands.zero_bits:.0%} of their bits are zero"
-    if operands.differing_bytes:
+    if operands.differing:
         yield (
             Fault.ALTERED,
-            f"{operands.differing_bytes} of {operands.bytes} bytes are not those drawn",
+            f"{operands.differing} of {operands.elements} elements are not those drawn",
         )
     if placement.shared_bytes:
         yield Fault.WARM, f"copies share {placement.shared_bytes} bytes"

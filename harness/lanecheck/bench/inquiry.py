@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
-
-import numpy as np
 
 from lanecheck.bench.correctness import Ordinary
 from lanecheck.bench.doubts import (
@@ -18,16 +17,17 @@ from lanecheck.bench.doubts import (
     Placement,
     Replay,
 )
-from lanecheck.bench.plan import MOVED, Copy, Workload
-from lanecheck.bench.rig import Rig
+from lanecheck.bench.plan import MOVED, Copies, Workload, held_bytes
+from lanecheck.bench.rig import Array, Rig
 from lanecheck.bench.timing import Chain, Launch
-from lanecheck.observation import POISON
-from lanecheck.subject import Bits, Tensor
 
 TRIES = 10
 """Of every measurement of time."""
 GRACE = 0.1
 """Seconds for work that a rig does not know of and cannot wait for, when nothing seems to run any more."""
+
+_PIECE = 2**26
+"""Elements that are counted at a time."""
 
 Span = tuple[int, int]
 """A first address and a size in bytes."""
@@ -35,7 +35,7 @@ Span = tuple[int, int]
 
 def inquire(
     workload: Workload,
-    copies: Sequence[Copy],
+    copies: Copies,
     chain: Chain,
     ordinary: Ordinary,
     rig: Rig,
@@ -48,16 +48,16 @@ def inquire(
         chain: of the copies' launches, the one that was timed.
         persisting_before: what :meth:`~lanecheck.bench.rig.Rig.persisting_bytes` said before it.
     """
-    launches = [copy.launch for copy in copies]
-    twice = rig.chain(launches * (2 * chain.launches // len(launches)))
+    launches = [*copies.launches]
+    twice = rig.chain(launches, turns=2 * chain.launches // len(launches))
     return Facts(
         replays=tuple(_replay(chain, rig) for _ in range(TRIES)),
         doublings=tuple(
             Doubling(once_us=_warmed(chain), twice_us=_warmed(twice)) for _ in range(TRIES)
         ),
         enqueues=tuple(_enqueue(launch, rig) for launch in islice(cycle(launches), TRIES)),
-        placement=_placement(workload, copies, rig, persisting_before),
-        operands=_operands(workload, copies),
+        placement=_placement(workload, copies, chain, rig, persisting_before),
+        operands=_operands(workload, copies, ordinary),
         outputs=_outputs(workload, copies, chain, ordinary, rig),  # the last: it exchanges inputs
     )
 
@@ -79,7 +79,7 @@ def overlap(copies: Sequence[Sequence[Span]]) -> tuple[int, int]:
     return sum(own) - everything, everything - max(own)
 
 
-def compare(end: Bits, at_stop: Bits, expected: Bits, exchanged: Bits, poison: int) -> Outputs:
+def compare(end: Array, at_stop: Array, expected: Array, exchanged: Array, poison: int) -> Outputs:
     """What became of the elements of one output.
 
     Args:
@@ -92,7 +92,7 @@ def compare(end: Bits, at_stop: Bits, expected: Bits, exchanged: Bits, poison: i
     untouched = ~right & (end == poison)
     stale = ~right & ~untouched & (end == exchanged)
     return Outputs(
-        elements=end.size,
+        elements=math.prod(end.shape),
         late=int(late.sum()),
         untouched=int(untouched.sum()),
         stale=int(stale.sum()),
@@ -100,9 +100,24 @@ def compare(end: Bits, at_stop: Bits, expected: Bits, exchanged: Bits, poison: i
     )
 
 
+def ones(bits: Array) -> int:
+    """How many of 16-bit or 32-bit elements' bits are one, in numpy or in torch, signed or not."""
+    total = 0
+    flat = bits.reshape(-1)
+    for start in range(0, flat.shape[0], _PIECE):
+        piece = flat[start : start + _PIECE]
+        for half in range(0, 8 * piece.itemsize, 16):
+            v = (piece >> half) & 0x5555
+            v = v + ((piece >> half + 1) & 0x5555)
+            v = (v & 0x3333) + ((v >> 2) & 0x3333)
+            v = (v & 0x0F0F) + ((v >> 4) & 0x0F0F)
+            total += int(((v & 0x1F) + (v >> 8)).sum())
+    return total
+
+
 def _warmed(chain: Chain) -> float:
     chain.enqueue()
-    return chain.time()
+    return round(chain.time(), 2)
 
 
 def _replay(chain: Chain, rig: Rig) -> Replay:
@@ -110,7 +125,8 @@ def _replay(chain: Chain, rig: Rig) -> Replay:
     start = time.perf_counter_ns()
     timed = chain.time()
     rig.settle()
-    return Replay(timed_us=timed, wall_us=(time.perf_counter_ns() - start) / 1e3)
+    wall = (time.perf_counter_ns() - start) / 1e3
+    return Replay(timed_us=round(timed, 2), wall_us=round(wall, 2))
 
 
 def _enqueue(launch: Launch, rig: Rig) -> Enqueue:
@@ -122,11 +138,14 @@ def _enqueue(launch: Launch, rig: Rig) -> Enqueue:
 
 
 def _placement(
-    workload: Workload, copies: Sequence[Copy], rig: Rig, persisting_before: int | None
+    workload: Workload, copies: Copies, chain: Chain, rig: Rig, persisting_before: int | None
 ) -> Placement:
-    moved = [name for name, tensor in workload.given.items() if tensor.role in MOVED]
+    moved = [copies.held[name] for name in workload.named(*MOVED)]
     shared, apart = overlap(
-        [[(copy.memory[name].address, copy.memory[name].size) for name in moved] for copy in copies]
+        [
+            [(held.addresses[index], held.size) for held in moved]
+            for index in range(len(copies.launches))
+        ]
     )
     return Placement(
         shared_bytes=shared,
@@ -134,68 +153,80 @@ def _placement(
         l2_bytes=rig.l2_bytes,
         persisting_before=persisting_before,
         persisting_after=rig.persisting_bytes(),
+        persisting_launches=rig.persisting_launches(chain),
     )
 
 
-def _operands(workload: Workload, copies: Sequence[Copy]) -> Operands:
-    drawn = workload.placed(workload.inputs)
-    read = [name for name, tensor in workload.given.items() if tensor.role in ("input", "packed")]
-    held = sum(drawn[name].size for name in read)
-    differing = ones = 0
-    for copy in copies:
-        for name in read:
-            contents = copy.memory[name].read()
-            differing += int(np.count_nonzero(contents != drawn[name]))
-            ones += int(np.bitwise_count(contents).sum(dtype=np.int64)) if copy is copies[0] else 0
-    dense = 8 * sum(bits.nbytes for bits in workload.inputs.values())  # padding has to be zeros
+def _operands(workload: Workload, copies: Copies, ordinary: Ordinary) -> Operands:
+    elements = differing = set_bits = 0
+    for name in workload.named("input", "packed"):
+        held = copies.held[name].elements
+        elements += math.prod(held.shape)
+        together = max(1, _PIECE // math.prod(held.shape[1:]))
+        differing += sum(
+            int((held[start : start + together] != ordinary.drawn[name]).sum())
+            for start in range(0, len(held), together)
+        )
+        set_bits += ones(held[0])
+    drawn = workload.named("input", "source").values()  # padding has to be zeros
+    dense = 8 * sum(map(held_bytes, drawn))
     return Operands(
-        bytes=held * len(copies), differing_bytes=differing, zero_bits=max(0.0, 1 - ones / dense)
+        elements=elements, differing=differing, zero_bits=max(0.0, 1 - set_bits / dense)
     )
 
 
 def _outputs(
-    workload: Workload, copies: Sequence[Copy], chain: Chain, ordinary: Ordinary, rig: Rig
+    workload: Workload, copies: Copies, chain: Chain, ordinary: Ordinary, rig: Rig
 ) -> Outputs:
     rig.settle()
     time.sleep(GRACE)  # or a launch from before would write what the replay should
-    written = [tensor for tensor in workload.given.values() if tensor.role == "output"]
-    others = workload.placed(workload.others)
-    for copy in copies[1::2]:
-        for name, tensor in workload.given.items():
-            if tensor.role in ("input", "packed"):
-                copy.memory[name].write(others[name])
-    for copy in copies:
-        for tensor in written:
-            poison = np.full(tensor.span, POISON[0][tensor.dtype], tensor.item)
-            copy.memory[tensor.name].write(poison.view(np.uint8))
+    for name, others in ordinary.others.items():
+        copies.held[name].elements[1::2] = others
+    copies.poison(workload, rig)
 
-    def look() -> list[list[Bits]]:
-        return [[_elements(copy, tensor) for tensor in written] for copy in copies]
-
-    def compared(end: list[list[Bits]], at_stop: list[list[Bits]]) -> Outputs:
+    def compared(end: Mapping[str, Array], at_stop: Mapping[str, Array]) -> Outputs:
         parts = []
-        for index, outputs in enumerate(zip(end, at_stop)):
-            right, exchanged = ordinary.drawn, ordinary.others
-            if index % 2:
-                right, exchanged = exchanged, right
-            for tensor, last, first in zip(written, *outputs):
-                name, poison = tensor.name, POISON[0][tensor.dtype]
-                parts.append(compare(last, first, right[name], exchanged[name], poison))
+        for name, tensor in workload.named("output").items():
+            poison = rig.poison(tensor)
+            sides = ordinary.from_drawn[name], ordinary.from_others[name]
+            for first, (right, exchanged) in enumerate((sides, sides[::-1])):
+                last, early = end[name][first::2], at_stop[name][first::2]
+                parts.append(compare(last, early, right, exchanged, poison))
         return _total(parts)
 
     rig.settle()
     chain.time()
-    at_stop = look()
+    at_stop = copies.outputs(workload)
     rig.settle()
-    found = compared(look(), at_stop)
+    found = compared(copies.outputs(workload), at_stop)
     if found.untouched or found.stale or found.wrong:  # for good, or not yet right
         time.sleep(GRACE)
-        found = compared(look(), at_stop)
-    return found
+        found = compared(copies.outputs(workload), at_stop)
+    return _total([found, *_exchanged_alone(workload, copies, chain, ordinary, rig)])
 
 
-def _elements(copy: Copy, tensor: Tensor) -> Bits:
-    return tensor.view(copy.memory[tensor.name].read())
+def _exchanged_alone(
+    workload: Workload, copies: Copies, chain: Chain, ordinary: Ordinary, rig: Rig
+) -> Iterator[Outputs]:
+    """Each input alone, over outputs that a launch before left: who looks at these, or at one input only, to
+    see whether there is work to do, finds nothing amiss."""
+    for name, values in ordinary.drawn.items():
+        copies.held[name].elements[...] = values
+    before, outputs = ordinary.from_drawn, workload.named("output")
+    for name, expected in ordinary.from_one.items():
+        for output in outputs:
+            copies.held[output].elements[...] = before[output]
+        copies.held[name].elements[...] = ordinary.others[name]
+        rig.settle()
+        chain.time()
+        rig.settle()
+        seen = copies.outputs(workload)
+        if not all(bool((bits == expected[output]).all()) for output, bits in seen.items()):
+            time.sleep(GRACE)  # for good, or not yet right
+        for output, bits in copies.outputs(workload).items():
+            poison = rig.poison(outputs[output])
+            yield compare(bits, bits, expected[output], before[output], poison)
+        copies.held[name].elements[...] = ordinary.drawn[name]
 
 
 def _total(parts: Iterable[Outputs]) -> Outputs:

@@ -8,6 +8,7 @@ is in doubt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import pi
 from statistics import median, quantiles
 from typing import Literal
 
@@ -16,9 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from lanecheck.bench.doubts import Facts, doubts
 from lanecheck.verdict import Outcome
 
+NORMAL_WIDTH = 1.349
+"""Standard deviations between a normal distribution's quartiles."""
 #: Oracles that look at the numbers; one of them must have spoken.
 NUMERIC = frozenset({"integers", "bits"})
 FASTER_THAN_MEMORY = "faster than memory: a fault of the benchmark"
+ABOVE = 0.02
+"""By how much the read ceiling may be beaten: it is the best of a few loops, not of all there could be."""
 
 
 class _Strict(BaseModel):
@@ -34,11 +39,11 @@ class Spread(_Strict):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value; quartiles interpolate between the values, ends included."""
-        if len(values) == 1:
-            return cls(median=values[0], q1=values[0], q3=values[0])
-        q1, _, q3 = quantiles(values, n=4, method="inclusive")
-        return cls(median=median(values), q1=q1, q3=q3)
+        """Of at least one value, to six decimals; quartiles interpolate between the values, ends included."""
+        low, middle, high = values[0], median(values), values[0]
+        if len(values) > 1:
+            low, _, high = quantiles(values, n=4, method="inclusive")
+        return cls(median=round(middle, 6), q1=round(low, 6), q3=round(high, 6))
 
     @classmethod
     def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
@@ -49,6 +54,10 @@ class Spread(_Strict):
     def width(self) -> float:
         """The distance between the quartiles."""
         return self.q3 - self.q1
+
+    def error(self, count: int) -> float:
+        """The standard error of the median of so many values, if they are normal but for outliers."""
+        return (pi / 2) ** 0.5 * self.width / NORMAL_WIDTH / count**0.5
 
 
 class Absent(_Strict):
@@ -116,10 +125,20 @@ class Measurement(_Strict):
     time_us: Spread
     gbps: float
     """The traffic over the median time, in 10^9 bytes a second."""
+    ready_s: float | None = None
+    """Seconds in which a peer was compiled, tuned and checked."""
 
     @classmethod
-    def of(cls, name: str, samples: Sequence[float], size: int, detail: str = "") -> Measurement:
-        """``samples`` in microseconds a launch, ``size`` in bytes a launch."""
+    def of(
+        cls,
+        name: str,
+        samples: Sequence[float],
+        size: int,
+        detail: str = "",
+        ready_s: float | None = None,
+    ) -> Measurement:
+        """``samples`` in microseconds a launch, kept to 0.1 ns; ``size`` in bytes a launch."""
+        samples = [round(sample, 4) for sample in samples]
         time = Spread.of(samples)
         return cls(
             name=name,
@@ -127,6 +146,7 @@ class Measurement(_Strict):
             samples_us=tuple(samples),
             time_us=time,
             gbps=size / time.median / 1e3,
+            ready_s=None if ready_s is None else round(ready_s, 2),
         )
 
 
@@ -196,17 +216,22 @@ class Timing(_Strict):
 
     @property
     def faster_than_memory(self) -> bool:
-        """Whether the subject beats the read ceiling of its own bytes by more than the spread."""
-        return self.share_of_ceiling.median - 1 > self.share_of_ceiling.width
+        """Whether the subject beats the read ceiling of its own bytes by more than :data:`ABOVE` and the
+        standard error."""
+        share = self.share_of_ceiling
+        return share.median - 1 > ABOVE + share.error(len(self.subject.samples_us))
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether most rounds were discarded: then the GPU's ordinary state is another than the one left."""
+        return self.discarded > len(self.subject.samples_us)
 
     @property
     def fault(self) -> str | None:
         """Why this timing counts for nothing, or None if it counts."""
-        kept = len(self.subject.samples_us)
-        if (
-            self.discarded > kept
-        ):  # then the GPU's ordinary state is another than the one that is left
-            return disturbed(self.discarded, self.discarded + kept, self.held_back)
+        if self.disturbed:
+            rounds = self.discarded + len(self.subject.samples_us)
+            return disturbed(self.discarded, rounds, self.held_back)
         if self.facts and (found := doubts(self.facts)):
             return "; ".join(map(str, found))
         return FASTER_THAN_MEMORY if self.faster_than_memory else None
@@ -217,7 +242,10 @@ class Row(_Strict):
 
     Attributes:
         void: why its numbers count for nothing, or None.
-        untimed: why it has none although it was found correct, or None.
+        untimed: why it has none although nothing was found wrong, or None: no memory, no end, a GPU that was
+            held back. Without an end or memory, nothing may have been judged either.
+        unit: digest of the identifier of the GPU that it ran on. telemetry: of that GPU, before and after.
+            Both are None in records from before a run could have several GPUs.
     """
 
     params: dict[str, int | str]
@@ -226,6 +254,8 @@ class Row(_Strict):
     timing: Timing | None
     void: str | None
     untimed: str | None = None
+    unit: str | None = None
+    telemetry: Telemetry | None = None
 
     @classmethod
     def of(
@@ -245,6 +275,18 @@ class Row(_Strict):
             untimed=untimed,
         )
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether it is void for what says nothing against the subject, and may be better another time."""
+        if self.timing:
+            return self.timing.disturbed
+        return self.void is not None and self.untimed == self.void
+
+    @property
+    def disproven(self) -> bool:
+        """Whether it is void for its correctness, or for doubts about its times."""
+        return self.void is not None and not self.unsettled
+
     @model_validator(mode="after")
     def _follows(self) -> Row:
         if self.timing and doubt(self.correctness):
@@ -256,30 +298,38 @@ class Row(_Strict):
         return self
 
 
-class BenchHeader(_Strict):
-    """What a benchmark is of; the log of one with the same header can be gone on with.
+class Profiled(_Strict):
+    """What Nsight Compute measured of one row's launches; see :mod:`lanecheck.bench.ncu`.
 
     Attributes:
-        benchmark: digest of the benchmark's own code. unit: of the GPU's identifier.
+        method: its version, and how it ran them.
+        kernels: that one launch runs.
+        read_bytes, written_bytes: of DRAM, each the median over the launches.
+        samples_us: microseconds of each launch, of all its kernels. time_us: of these.
+        chain_read_bytes: of DRAM, a launch of the timed chain, the median over its replays; None in records
+            from before the chain was measured.
+        output_bytes: of the traffic, what a launch writes; None in records from before it was told apart.
     """
 
-    subject: str
-    benchmark: str
-    library_sha256: str
-    unit: str
-    rounds: int
-    seed: int
-
-
-class RowEntry(_Strict):
-    """A row in a log, and the seconds that it took."""
-
-    seconds: float
-    row: Row
+    params: dict[str, int | str]
+    method: str
+    kernels: int = Field(ge=1)
+    read_bytes: int = Field(ge=0)
+    written_bytes: int = Field(ge=0)
+    samples_us: tuple[float, ...] = Field(min_length=1)
+    time_us: Spread
+    chain_read_bytes: int | None = Field(default=None, ge=0)
+    output_bytes: int | None = Field(default=None, ge=0)
 
 
 class BenchRecord(_Strict):
-    """One run of the benchmark in one process."""
+    """One run of the benchmark, on GPUs that are all alike.
+
+    Attributes:
+        telemetry: of the only GPU, in records from before rows had their own.
+        profiled: of some timed rows, what Nsight Compute measured, where it was asked.
+        benchmark, versions: as in :class:`lanecheck.bench.log.BenchHeader`; not in old records.
+    """
 
     format: Literal[1] = 1
     subject: str
@@ -287,8 +337,18 @@ class BenchRecord(_Strict):
     seed: int
     rounds: int
     environment: Environment
-    telemetry: Telemetry
+    telemetry: Telemetry | None = None
     rows: tuple[Row, ...] = Field(min_length=1)
+    profiled: tuple[Profiled, ...] = ()
+    benchmark: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _profiled_was_timed(self) -> BenchRecord:
+        timed = [row.params for row in self.rows if row.timing]
+        if strange := [each.params for each in self.profiled if each.params not in timed]:
+            raise ValueError(f"no timed row is of {strange[0]}, which Nsight Compute measured")
+        return self
 
     @property
     def valid(self) -> bool:
@@ -310,6 +370,8 @@ def void(
     correctness: Sequence[Judgement], timing: Timing | None, untimed: str | None = None
 ) -> str | None:
     """Why a row's numbers count for nothing, or None if they count."""
+    if untimed and not correctness:  # the attempt ended before anything was judged
+        return untimed
     if reason := doubt(correctness):
         return f"not shown correct: {reason}"
     if timing is None:

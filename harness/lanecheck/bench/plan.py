@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
-from lanecheck.bench.rig import Bytes, Memory, Rig
+from lanecheck.bench.rig import Array, Held, Rig
 from lanecheck.bench.timing import Launch
 from lanecheck.cases import SIDES, Case
 from lanecheck.errors import BadInput, CannotRun
-from lanecheck.subject import Bits, Buffer, Params, Subject, Tensor
-from lanecheck.trial import draw_inputs, operands
+from lanecheck.subject import Params, Subject, Tensor
+from lanecheck.trial import operands
 
 FORMULA = "inputs + packed + outputs, each once"
-REDUCED = 1024
+REDUCED = 64
 MOVED = ("input", "packed", "output")
 """Roles of the tensors that a launch must read or write."""
 
@@ -27,11 +25,12 @@ class BenchSubject(Subject, Protocol):
     """A subject that says what of it is worth timing.
 
     A parameter named ``n``, if there is one, counts independent output columns: correctness may be
-    judged at fewer of them.
+    judged at fewer of them. On a GPU, :meth:`~lanecheck.subject.Subject.derive` is given torch tensors of
+    bits on the device, as :class:`~lanecheck.bench.rig.Array` says, and returns such.
     """
 
     def bench_params(self) -> list[Params]:
-        """The shapes to time, each with its configuration; the subject's own axes, as drawn."""
+        """The few shapes to time as a rule, each with its configuration; the subject's own axes, as drawn."""
 
     def traffic(self, params: Params) -> int:
         """Bytes that one launch must move: each input, packed tensor and output once."""
@@ -52,6 +51,19 @@ def benchable(subject: Any) -> BenchSubject:
     return found
 
 
+def swept(subject: BenchSubject) -> list[tuple[Params, float]]:
+    """What the subject's ``sweep_params()`` says: every shape worth timing now and then, and the seconds that
+    a peer may take to tune for it.
+
+    Raises:
+        BadInput: if it says nothing.
+    """
+    if not hasattr(subject, "sweep_params"):
+        raise BadInput(f"subject '{subject.name}' has no sweep_params(): run without --sweep")
+    found: list[tuple[Params, float]] = subject.sweep_params()
+    return found
+
+
 def case(subject: Subject, params: Params, regime: str, seed: int) -> Case:
     """The case of a benchmarked shape, with values of one regime."""
     return Case(subject.name, {**params, "regime": regime, "side": SIDES[0], "seed": seed})
@@ -66,7 +78,7 @@ def reduced(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class Workload:
-    """One shape, its operands, and its values: drawn as any case's, of regime ``normal``."""
+    """One shape and its operands; the values, drawn as any case's, are of regime ``normal``."""
 
     subject: BenchSubject
     case: Case
@@ -93,79 +105,72 @@ class Workload:
     @property
     def held(self) -> int:
         """Bytes of all that a launch must read or write."""
-        return sum(
-            math.prod(tensor.shape) * tensor.item.itemsize
-            for tensor in self.tensors
-            if tensor.role in MOVED
-        )
+        return sum(held_bytes(tensor) for tensor in self.tensors if tensor.role in MOVED)
 
     @cached_property
     def tensors(self) -> list[Tensor]:
         return self.subject.tensors(self.case.params)
 
-    @cached_property
-    def inputs(self) -> dict[str, Bits]:
-        return draw_inputs(self.subject, self.case)
+    def named(self, *roles: str) -> dict[str, Tensor]:
+        """The tensors of these roles, by name."""
+        return {tensor.name: tensor for tensor in self.tensors if tensor.role in roles}
 
-    @cached_property
-    def others(self) -> dict[str, Bits]:
-        """Other inputs, as dense: each tensor's values in reverse order."""
-        return {
-            name: np.ascontiguousarray(bits.reshape(-1)[::-1]).reshape(bits.shape)
-            for name, bits in self.inputs.items()
-        }
+    def drawn(self, rig: Rig, regime: str = "normal", other: bool = False) -> dict[str, Array]:
+        """Values of every input, source and packed tensor, by name.
 
-    def placed(self, inputs: Mapping[str, Bits]) -> dict[str, Bytes]:
-        """The bytes of every tensor of a launch with these inputs, from its aligned base; zeros where there
-        are no values."""
-        values = operands(self.subject, self.case.params, inputs)
-        return {
-            tensor.name: _placed(tensor, values.get(tensor.name)) for tensor in self.given.values()
-        }
+        Args:
+            other: others than otherwise.
+        """
+        params = self.case.params
+        seed = self.case.seed + (1 << 32 if other else 0)
+        inputs = rig.draw(self.subject, case(self.subject, params, regime, seed))
+        return operands(self.subject, params, inputs)
 
-    @cached_property
-    def given(self) -> dict[str, Tensor]:
-        """What a launch is given, by name."""
-        return {tensor.name: tensor for tensor in self.tensors if tensor.role != "source"}
+
+def held_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements."""
+    return math.prod(tensor.shape) * tensor.item.itemsize
 
 
 @dataclass(frozen=True)
-class Copy:
-    """One copy of a workload's operands: the launch over it, which owns it, and its memory by tensor."""
+class Copies:
+    """A workload over copies of its operands, on a rig.
 
-    launch: Launch
-    memory: Mapping[str, Memory]
+    Attributes:
+        launches: one for each copy; each owns the memory of all.
+        held: the memory, by tensor.
+    """
+
+    launches: Sequence[Launch]
+    held: Mapping[str, Held]
+
+    def poison(self, workload: Workload, rig: Rig) -> None:
+        """Overwrite the outputs with what no kernel computes, before the next :meth:`Rig.settle`."""
+        for name, tensor in workload.named("output").items():
+            self.held[name].elements[...] = rig.poison(tensor)
+
+    def outputs(self, workload: Workload) -> dict[str, Array]:
+        """The outputs of all copies, [copies, \\*shape], by name; see :meth:`Held.read`."""
+        return {name: self.held[name].read() for name in workload.named("output")}
 
 
-def lay_out(workload: Workload, rig: Rig, copies: int) -> list[Copy]:
-    """The subject over ``copies`` copies of its operands."""
+def lay_out(workload: Workload, rig: Rig, values: Mapping[str, Array], copies: int) -> Copies:
+    """The subject over ``copies`` copies of its operands, which hold these values."""
     held = {
-        name: rig.hold(contents, copies)
-        for name, contents in workload.placed(workload.inputs).items()
+        tensor.name: rig.hold(tensor, values.get(tensor.name), copies)
+        for tensor in workload.tensors
+        if tensor.role != "source"
     }
-    return [_copy(workload, rig, dict(zip(held, memory))) for memory in zip(*held.values())]
+    rig.settle()  # what fills them runs on another stream than the launches
+    return Copies([_launch(workload, rig, held, index) for index in range(copies)], held)
 
 
-def _copy(workload: Workload, rig: Rig, memory: Mapping[str, Memory]) -> Copy:
-    params = workload.case.params
-    buffers = {name: _buffer(workload.given[name], each) for name, each in memory.items()}
+def _launch(workload: Workload, rig: Rig, held: Mapping[str, Held], index: int) -> Launch:
+    subject, params = workload.subject, workload.case.params
+    buffers = {name: memory.buffer(index) for name, memory in held.items()}
 
-    def launch(stream: int, owned: Mapping[str, Memory] = memory) -> None:
-        failure = workload.subject.launch(rig.library, params, buffers, stream)
-        if failure:
+    def launch(stream: int, owned: Any = held) -> None:
+        if failure := subject.launch(rig.library, params, buffers, stream):
             raise CannotRun(f"{workload.case.line}: {failure}")
 
-    return Copy(launch, memory)
-
-
-def _buffer(tensor: Tensor, memory: Memory) -> Buffer:
-    elements = None if memory.local is None else tensor.view(memory.local)
-    return Buffer(memory.address + tensor.offset * tensor.item.itemsize, elements)
-
-
-def _placed(tensor: Tensor, values: Bits | None) -> Bytes:
-    """A tensor's bytes from its aligned base; zeros where there are no values."""
-    memory = np.zeros(tensor.span * tensor.item.itemsize, np.uint8)
-    if values is not None:
-        tensor.view(memory)[...] = values
-    return memory
+    return launch

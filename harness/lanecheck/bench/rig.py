@@ -1,40 +1,47 @@
-"""What a device must offer for the subject to be timed on it, and for that timing to be doubted."""
+"""What a device must offer for the subject to be timed on it, and for that timing to be doubted.
+
+Operands are drawn, packed and compared where they lie: through the host, gigabytes of weights would
+take longer than all that is timed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from lanecheck.bench.timing import Chain, Launch, Sample
-
-Bytes = npt.NDArray[np.uint8]
+from lanecheck.cases import Case
+from lanecheck.subject import Buffer, Product, Subject, Tensor
 
 COLD_CHAIN, WARM_CHAIN, COLD_SINGLE = "cold chain", "warm chain", "cold single"
 
+Array = Any
+"""Bits of elements where the rig computes: a numpy array as :class:`~lanecheck.subject.Tensor` has it, or a
+torch tensor of signed integers that are as wide."""
 
-class Memory(Protocol):
-    """A tensor's memory on a device."""
+
+class Held(Protocol):
+    """Copies of one tensor, in memory of the device."""
 
     @property
-    def address(self) -> int:
-        """Of its first byte."""
+    def addresses(self) -> Sequence[int]:
+        """Of each copy's aligned base."""
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Bytes from a copy's base to its end."""
 
     @property
-    def local(self) -> Bytes | None:
-        """Itself, where the host can reach it."""
+    def elements(self) -> Array:
+        """Those of all copies, [copies, \\*shape], in place. What changes them is done before whatever is
+        launched after the next :meth:`Rig.settle`."""
 
-    def read(self) -> Bytes:
-        """A copy of its bytes, once the timed launches have written to it: other work is not waited for."""
+    def buffer(self, index: int) -> Buffer:
+        """Where one copy's elements lie."""
 
-    def write(self, contents: Bytes) -> None:
-        """Replace all its bytes, before whatever is launched after the next :meth:`Rig.settle`."""
+    def read(self) -> Array:
+        """The elements as they are once the timed launches have written to them: other work is not waited
+        for."""
 
 
 class Rig(Protocol):
@@ -52,14 +59,30 @@ class Rig(Protocol):
     def methods(self) -> Mapping[str, str]:
         """What a time is of, in words, by :data:`COLD_CHAIN`, :data:`WARM_CHAIN` and :data:`COLD_SINGLE`."""
 
+    def draw(self, subject: Subject, case: Case) -> Mapping[str, Array]:
+        """The values of a case's inputs, by name: of regime ``small`` or ``normal``, from its seed."""
+
+    def summed(self, product: Product, values: Mapping[str, Array]) -> Array:
+        """A product's output [M, N], summed in float64 and not rounded."""
+
+    def stored(self, total: Array, output: Tensor) -> Array:
+        """The bits of float64 values that are rounded once."""
+
+    def values(self, bits: Array, output: Tensor) -> Array:
+        """What bits stand for, in float64."""
+
+    def poison(self, tensor: Tensor) -> int:
+        """The element that no kernel computes."""
+
     def copies(self, size: int) -> int:
         """How many copies of ``size`` bytes of operands to rotate over for a cold L2."""
 
-    def hold(self, contents: Bytes, copies: int) -> Sequence[Memory]:
-        """So many copies of a tensor."""
+    def hold(self, tensor: Tensor, values: Array | None, copies: int) -> Held:
+        """So many copies of a tensor, all of them zeros if there are no values."""
 
-    def chain(self, launches: Sequence[Launch]) -> Chain:
-        """The launches back to back; of few launches, whole turns over them."""
+    def chain(self, launches: Sequence[Launch], turns: int | None = None) -> Chain:
+        """So many whole turns over the launches, back to back; of few launches, as many as it takes to time
+        them."""
 
     def single(self, before: Any, launch: Launch) -> Sample:
         """One launch alone, after ``before``, a chain of this rig, has made the L2 cold."""
@@ -67,11 +90,19 @@ class Rig(Protocol):
     def enqueue(self, launch: Launch) -> None:
         """Launch it now, on the stream that is timed."""
 
+    def least(self) -> Launch | None:
+        """The least that can be launched, and none of the subject's: how long a chain of it takes tells in
+        which state the device launches. None where that tells nothing."""
+
     def settle(self) -> None:
         """Wait for all that was launched, on whatever stream. Raises what it died of."""
 
     def persisting_bytes(self) -> int | None:
-        """Bytes of the L2 set aside for persisting accesses; None if nobody tells."""
+        """Bytes of the L2 set aside for persisting accesses beyond what the device sets aside by itself;
+        None if nobody tells."""
+
+    def persisting_launches(self, chain: Any) -> int | None:
+        """Launches of a chain of this rig that ask the L2 to keep what they read; None if nobody tells."""
 
     def held_back(self) -> Sequence[str]:
         """What holds the device back now; empty if nothing does."""

@@ -1,76 +1,40 @@
-"""One run: every shape of a subject, judged, raced against its ceilings and its peers, and doubted."""
+"""One run: every shape of a subject, on one GPU or spread over several of a kind."""
 
 from __future__ import annotations
 
-import ctypes
-import gc
-import hashlib
-import json
-import random
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from lanecheck.bench import correctness, plan, telemetry
-from lanecheck.bench.ceiling import COPY, Ceiling, build, copying
-from lanecheck.bench.correctness import Ordinary
-from lanecheck.bench.cuda_rig import CudaRig
-from lanecheck.bench.inquiry import inquire
-from lanecheck.bench.journal import Kind
-from lanecheck.bench.model import (
-    Absent,
-    BenchHeader,
-    BenchRecord,
-    Environment,
-    Measurement,
-    Row,
-    RowEntry,
-    Telemetry,
-    Timing,
-    Traffic,
-    disturbed,
-    doubt,
-)
-from lanecheck.bench.peers import PEERS, Unavailable
-from lanecheck.bench.plan import Workload
-from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Rig
-from lanecheck.bench.timing import (
-    GRAPH_LAUNCHES,
-    Chain,
-    Clock,
-    Launch,
-    sampled,
-    undisturbed,
-    warms,
-)
-from lanecheck.build import tree
-from lanecheck.errors import CannotRun
-from lanecheck.gpu import unit
+from lanecheck.bench.ceiling import build
+from lanecheck.bench.log import LOG, RowEntry, headed, lasting
+from lanecheck.bench.model import BenchRecord, Environment, Judgement, Row, Traffic
+from lanecheck.bench.plan import FORMULA, benchable, case
+from lanecheck.bench.worker import Bench, benchmark, environment
+from lanecheck.errors import BadInput, CannotRun
+from lanecheck.executor import ORACLE, deaf, pool_of
+from lanecheck.gpu import Gpu
+from lanecheck.memory import STICKY
 from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
-from lanecheck.trial import Target
+from lanecheck.verdict import Outcome
 
 ROUNDS = 30
-MODE_ROUNDS = 10
-"""Samples of each of the subject's other modes."""
-
-
-def _differences(first: BenchHeader, second: BenchHeader) -> list[str]:
-    names = BenchHeader.model_fields
-    return [name for name in names if getattr(first, name) != getattr(second, name)]
-
-
-LOG = Kind("a benchmark", BenchHeader, TypeAdapter(RowEntry), _differences)
+TIME_LIMIT = 900.0
+"""Seconds after which a shape counts as hung."""
 
 
 def run(
     reference: str,
     library: Path,
+    gpus: Sequence[Gpu],
+    shapes: Sequence[tuple[Params, float]],
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
@@ -78,246 +42,168 @@ def run(
     toolchain: Toolchain | None = None,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> BenchRecord:
-    """Benchmark a subject on this machine's current CUDA device.
+    """Benchmark a subject.
 
     Args:
         reference: the subject, ``module:ATTRIBUTE``.
-        library: its library, built for this device.
+        library: its library, built for these GPUs.
+        gpus: of one kind; each takes the next shape, and all contenders of a shape run on the same one.
+        shapes: each with its configuration, and the seconds that a peer may take to tune for it.
         rounds: samples of every contender.
         seed: of values, and of the order of contenders.
-        log: of every row; a run that was cut goes on from it.
+        log: of every row that lasts; a run that was cut goes on from it, and tries the others again.
         toolchain: compiles the read ceiling.
         on_row: called with each row as it is done.
 
     Raises:
-        CannotRun: if there is no CUDA device here, or something cannot be launched on it.
+        CannotRun: if torch sees no CUDA device here, or the GPUs differ.
         BadInput: if the subject does not say what to time, or the log is of another run.
     """
-    torch = cuda_torch()
-    subject = plan.benchable(load(reference))
-    environment, uuid = describe(torch)
-    target = Target(reference, "cuda", (environment.capability,), library)
-    ceiling = Ceiling(build(environment.capability, toolchain or Toolchain()), environment.sms)
-    rng = random.Random(seed)
-
-    before = telemetry.read(uuid)
-    header = headed(subject.name, library, uuid, rounds, seed)
-    with telemetry.watch(uuid) as held_back, LOG.opened(log, header) as journal:
-        rig = CudaRig(ctypes.CDLL(str(library)), environment.l2_bytes, held_back)
-        for params in subject.bench_params():
-            if any(entry.row.params == params for entry in journal.entries):
-                continue
-            start = time.monotonic()
-            workload = Workload.of(subject, params, seed)
-            enter = partial(rivals, ceiling, rig.clock, rng, workload)
-            found = row(params, workload, target, rig, enter, rounds, rng)
-            journal.append(RowEntry(seconds=time.monotonic() - start, row=found))
-            on_row(found)
-            gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows
-            torch.cuda.empty_cache()
-        rows = [entry.row for entry in journal.entries]
+    bench = Bench(reference, library, build(gpus[0].cc, toolchain or Toolchain()), rounds, seed)
+    header = headed(reference, library, gpus[0].name, rounds, seed)
+    with LOG.opened(log, header) as journal, _workers(gpus) as pools:
+        here = _environment(pools)
+        if any(entry.environment != here for entry in journal.entries):
+            raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")
+        done = [entry.row.params for entry in journal.entries]
+        left = [shape for shape in shapes if dict(shape[0]) not in done]
+        rows = {str(entry.row.params): entry.row for entry in journal.entries}
+        for entry in _answers(pools, bench, left, here):
+            if lasting(entry.row):
+                journal.append(entry)
+            rows[str(entry.row.params)] = entry.row
+            on_row(entry.row)
     return BenchRecord(
-        subject=subject.name,
+        subject=header.subject,
         library_sha256=header.library_sha256,
         seed=seed,
         rounds=rounds,
-        environment=environment,
-        telemetry=Telemetry(before=before, after=telemetry.read(uuid)),
-        rows=tuple(rows),
+        environment=here,
+        rows=tuple(rows[str(dict(params))] for params, _ in shapes),
+        benchmark=header.benchmark,
+        versions=header.versions,
     )
 
 
-def headed(subject: str, library: Path, uuid: str, rounds: int, seed: int) -> BenchHeader:
-    """What decides whether a log's rows may be used again.
-
-    Args:
-        subject: its name. uuid: of the GPU, as the driver or as torch writes it.
-    """
-    return BenchHeader(
-        subject=subject,
-        benchmark=hashlib.sha256(json.dumps(tree(Path(__file__).parent)).encode()).hexdigest(),
-        library_sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
-        unit=unit(uuid),
-        rounds=rounds,
-        seed=seed,
-    )
+@contextmanager
+def _workers(gpus: Sequence[Gpu]) -> Iterator[list[ProcessPool]]:
+    """A process for each GPU, and another one whenever it dies."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(pool_of(1, gpu.uuid)) for gpu in gpus]
 
 
-@dataclass(frozen=True)
-class Contender:
-    """Something to time: a launch for each copy of its operands."""
-
-    name: str
-    launches: Sequence[Launch]
-    detail: str = ""
+def _ask(pool: ProcessPool, question: Callable[..., object], *given: object) -> ProcessFuture:
+    with deaf():
+        return pool.schedule(question, given, timeout=TIME_LIMIT)
 
 
-@dataclass(frozen=True)
-class Rivals:
-    """Who races against the subject over one shape."""
-
-    ceiling: Contender
-    copy: Contender
-    peers: Sequence[Contender] = ()
-    absent: Sequence[Absent] = ()
-
-    def against(self, subject: Contender) -> list[Contender]:
-        """Everyone: the subject, the ceilings, the peers."""
-        return [subject, self.ceiling, self.copy, *self.peers]
-
-
-class Untimed(Exception):
-    """Why a shape has no times although it was found correct."""
-
-
-def row(
-    params: Params,
-    workload: Workload,
-    target: Target,
-    rig: Rig,
-    enter: Callable[[int], Rivals],
-    rounds: int,
-    rng: random.Random,
-) -> Row:
-    """One shape; it is timed only if it was found correct.
-
-    Args:
-        params: the shape, as the subject named it.
-        target: of one capability, the rig's.
-        enter: the rivals, over so many copies of the workload's operands.
-    """
-    judgements = correctness.judge(workload.subject, params, target, workload.case.seed)
-    timing, untimed = None, None
-    if not doubt(judgements):
-        further, ordinary = correctness.ordinary(workload, target)
-        judgements += further
-    if not doubt(judgements):
-        try:
-            timing = timed(workload, ordinary, rig, enter, rounds, rng)
-        except Untimed as reason:
-            untimed = str(reason)
-    traffic = Traffic(formula=plan.FORMULA, bytes=workload.bytes)
-    return Row.of(dict(params), traffic, judgements, timing, untimed)
-
-
-def timed(
-    workload: Workload,
-    ordinary: Ordinary,
-    rig: Rig,
-    enter: Callable[[int], Rivals],
-    rounds: int,
-    rng: random.Random,
-) -> Timing:
-    """Race everyone, time the subject in its other modes, and measure what would cast doubt on it all.
+def _environment(pools: Sequence[ProcessPool]) -> Environment:
+    """What all GPUs have in common, which is everything.
 
     Raises:
-        Untimed: if the device was held back in every round.
+        CannotRun: if they differ.
     """
-    turns = rig.copies(workload.bytes)
-    copies, entered = plan.lay_out(workload, rig, turns), enter(turns)
-    subject = Contender(workload.subject.name, [copy.launch for copy in copies])
-    persisting = rig.persisting_bytes()
-    chains = [rig.chain(each.launches) for each in entered.against(subject)]
-    taken = undisturbed(
-        {str(index): sampled(chain) for index, chain in enumerate(chains)},
-        rounds,
-        rng,
-        rig.held_back,
-    )
-    if taken.discarded == rounds:
-        raise Untimed(disturbed(taken.discarded, rounds, taken.reasons))
-    others, without = modes(workload, subject, chains[0], rig, rng)
-    facts = inquire(workload, copies, chains[0], ordinary, rig, persisting)
-    own, ceiling, copying, *peers = (
-        Measurement.of(each.name, times, workload.bytes, each.detail)
-        for each, times in zip(entered.against(subject), taken.times.values())
-    )
-    return Timing.of(
-        method=rig.methods[COLD_CHAIN],
-        copies=turns,
-        subject=own,
-        ceiling=ceiling,
-        peers=peers,
-        absent=[*entered.absent, *without],
-        copy_ceiling=copying,
-        modes=others,
-        discarded=taken.discarded,
-        held_back=taken.reasons,
-        facts=facts,
-    )
+    first, *others = [future.result() for future in [_ask(pool, environment) for pool in pools]]
+    for other in others:
+        if differing := [
+            f"{name} {getattr(first, name)} and {getattr(other, name)}"
+            for name in Environment.model_fields
+            if getattr(first, name) != getattr(other, name)
+        ]:
+            raise CannotRun(
+                f"GPUs that differ cannot share a table: {', '.join(differing)}; "
+                "CUDA_VISIBLE_DEVICES chooses among them"
+            )
+    found: Environment = first
+    return found
 
 
-def modes(
-    workload: Workload, subject: Contender, chain: Chain, rig: Rig, rng: random.Random
-) -> tuple[list[Measurement], list[Absent]]:
-    """The subject's other modes, and those that mean nothing here.
+@dataclass(frozen=True)
+class _Asked:
+    """A shape that a GPU's process works at.
 
-    Args:
-        chain: of the subject's launches over all copies.
+    Attributes:
+        alone: why it does so without peers, if it does.
     """
-    samples, absent = {COLD_SINGLE: rig.single(chain, subject.launches[0])}, []
-    if warms(workload.held, rig.l2_bytes):
-        samples[WARM_CHAIN] = sampled(rig.chain([subject.launches[0]] * GRAPH_LAUNCHES))
+
+    pool: ProcessPool
+    params: Params
+    patience: float
+    alone: str = ""
+
+
+def _answers(
+    pools: Sequence[ProcessPool],
+    bench: Bench,
+    shapes: Sequence[tuple[Params, float]],
+    here: Environment,
+) -> Iterator[RowEntry]:
+    """Rows as they are done; a GPU takes the next shape when it is free.
+
+    What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
+    a fresh process and without peers.
+    """
+    queue = iter(shapes)
+    running: dict[ProcessFuture, _Asked] = {}
+
+    def ask(asked: _Asked) -> None:
+        given = bench, asked.params, asked.patience, asked.alone
+        running[_ask(asked.pool, benchmark, *given)] = asked
+
+    def feed(pool: ProcessPool) -> None:
+        if shape := next(queue, None):
+            ask(_Asked(pool, *shape))
+
+    for pool in pools:
+        feed(pool)
+    while running:
+        ended, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in ended:
+            asked = running.pop(future)
+            try:
+                answer = future.result()
+            except BadInput:
+                raise
+            except Exception as failure:
+                if not isinstance(failure, (ProcessExpired, TimeoutError)):
+                    # A device that met an error meets it again and again.
+                    _ask(asked.pool, os._exit, STICKY)
+                if not asked.alone:
+                    said = f"an attempt with peers failed: {_evidence(failure)}"
+                    ask(replace(asked, alone=said))
+                    continue
+                answer = _failed(bench, asked.params, here, failure)
+            feed(asked.pool)
+            yield answer
+
+
+def _failed(bench: Bench, params: Params, here: Environment, failure: Exception) -> RowEntry:
+    """A shape that cannot be timed even without peers: that is its verdict, unless it may be the machine's
+    fault."""
+    subject = benchable(load(bench.reference))
+    evidence = _evidence(failure)
+    traffic = Traffic(formula=FORMULA, bytes=subject.traffic(params))
+    if isinstance(failure, TimeoutError) or _no_memory(failure):
+        row = Row.of(dict(params), traffic, [], None, evidence)
     else:
-        reason = f"{workload.held} bytes of operands do not stay in an L2 of {rig.l2_bytes}"
-        absent.append(Absent(name=WARM_CHAIN, reason=reason))
-    taken = undisturbed(samples, MODE_ROUNDS, rng, rig.held_back)
-    if taken.discarded == MODE_ROUNDS:
-        reason = disturbed(taken.discarded, MODE_ROUNDS, taken.reasons)
-        return [], [*absent, *(Absent(name=name, reason=reason) for name in samples)]
-    return [
-        Measurement.of(name, times, workload.bytes, rig.methods[name])
-        for name, times in taken.times.items()
-    ], absent
+        line = case(subject, params, "normal", bench.seed).line
+        died = Judgement(line=line, oracle=ORACLE, outcome=Outcome.FAIL, evidence=evidence)
+        row = Row.of(dict(params), traffic, [died], None)
+    return RowEntry(seconds=0.0, environment=here, row=row)
 
 
-def rivals(
-    ceiling: Ceiling, clock: Clock, rng: random.Random, workload: Workload, copies: int
-) -> Rivals:
-    """The ceilings and every peer that can take part, on the current CUDA device."""
-    geometry, reads = ceiling.best(workload.bytes, copies, clock, rng)
-    peers, absent = [], []
-    for peer in PEERS:
-        try:
-            peers.append(Contender(peer.name, peer.launches(workload, copies)))
-        except Unavailable as reason:
-            absent.append(Absent(name=peer.name, reason=str(reason)))
-    return Rivals(
-        ceiling=Contender("read ceiling", reads, str(geometry)),
-        copy=Contender("copy ceiling", copying(workload.bytes, copies), COPY),
-        peers=peers,
-        absent=absent,
-    )
+def _evidence(failure: Exception) -> str:
+    """What happened, in one line."""
+    if isinstance(failure, TimeoutError):
+        return f"no end within {TIME_LIMIT:g} s"
+    if isinstance(failure, ProcessExpired):
+        killed = " (killed from outside, as where memory is short)" if _no_memory(failure) else ""
+        return f"the process ended with {failure.exitcode}{killed}"
+    return " ".join(str(failure).split())[:300] or type(failure).__name__
 
 
-def cuda_torch() -> Any:
-    """Torch, with a CUDA device.
-
-    Raises:
-        CannotRun: if this machine lacks either.
-    """
-    try:
-        import torch
-    except ImportError:
-        raise CannotRun("lanecheck bench needs torch with CUDA: pip install torch") from None
-    if not torch.cuda.is_available():
-        raise CannotRun("lanecheck bench needs a CUDA GPU, and torch sees none on this machine")
-    return torch
-
-
-def describe(torch: Any) -> tuple[Environment, str]:
-    """The current device and its UUID."""
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    driver, memory_clock = telemetry.driver_and_memory_clock(str(gpu.uuid))
-    environment = Environment(
-        gpu=gpu.name,
-        capability=f"{gpu.major}.{gpu.minor}",
-        sms=gpu.multi_processor_count,
-        l2_bytes=gpu.L2_cache_size,
-        memory_bytes=gpu.total_memory,
-        memory_clock_mhz=memory_clock,
-        driver=driver,
-        torch=str(torch.__version__),
-        cuda=str(torch.version.cuda),
-    )
-    return environment, str(gpu.uuid)
+def _no_memory(failure: Exception) -> bool:
+    """Whether the machine lacks memory: the GPU's, or the host's, where the system kills the process."""
+    if isinstance(failure, ProcessExpired):
+        return bool(failure.exitcode == -signal.SIGKILL)
+    return isinstance(failure, MemoryError) or "out of memory" in str(failure).lower()

@@ -2,77 +2,171 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from lanecheck.bench.model import BenchRecord, Row, Spread
+from lanecheck.bench.model import BenchRecord, Row, Spread, Timing
+from lanecheck.bench.ncu import COLD, TOLERANCE, agreements, agrees, cold
 from lanecheck.bench.paired.pairing import title
+from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN
+
+LISTED = 40
+"""Rows up to which each is a line of its own."""
 
 
-def render(record: BenchRecord) -> Table:
-    """One line a shape; ratios as median [quartiles]."""
+def render(record: BenchRecord) -> Group:
+    """The shapes, or where they are many what they come to; the peers; and what counts for nothing."""
+    rows = [row for row in record.rows if row.timing and row.void is None]
+    void = [f"void: {shape(row)}: {row.void}" for row in record.rows if row.void]
+    shapes = _shapes(record) if len(record.rows) <= LISTED else _summary(record)
+    return Group(shapes, _peers(rows), *(Text(line, style="red") for line in void))
+
+
+def _shapes(record: BenchRecord) -> Table:
+    """One line a shape; the share of the ceiling as median ± half the distance of the quartiles."""
     axes = _axes(record)
-    timings = [row.timing for row in record.rows if row.timing]
-    peers = sorted({name for timing in timings for name in timing.speedup})
-    modes = sorted({mode.name for timing in timings for mode in timing.modes})
-    gpu = record.environment
-    table = Table(
-        title=f"{record.subject} on {gpu.gpu}",
-        caption=f"{_methods(record)}; {record.rounds} rounds; ratios: median [quartiles]",
-    )
-    for axis in axes:
-        table.add_column(axis, justify="right")
-    numbers = ("µs", "GB/s", "ceiling GB/s", "copy GB/s", "of ceiling")
-    for heading in (*numbers, *(f"{mode} µs" for mode in modes), *(f"× {peer}" for peer in peers)):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+    table = _titled(record)
+    for heading in (*axes, "µs", "GB/s", "of ceiling", "alone µs", "× fastest peer"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in record.rows:
+        table.add_row(*(str(row.params.get(axis, "")) for axis in axes), *_numbers(row))
+    return table
+
+
+def _summary(record: BenchRecord) -> Table:
+    """One line for each value of the first parameter: least, median and most over its shapes."""
+    axis = next(iter(record.rows[0].params))
+    table = _titled(record)
+    for heading in (axis, "shapes", "void", "of ceiling", "× fastest peer", "slower than a peer"):
+        table.add_column(heading, justify="right")
+    for value in dict.fromkeys(row.params[axis] for row in record.rows):
+        rows = [row for row in record.rows if row.params[axis] == value]
+        timings = [row.timing for row in rows if row.timing and row.void is None]
+        against = [peer[1].median for timing in timings if (peer := _fastest(timing))]
         table.add_row(
-            *(str(row.params.get(axis, "")) for axis in axes),
-            *_numbers(row, modes, peers),
-            f"[red]void[/]: {escape(row.void)}" if row.void else "[green]counts[/]",
+            str(value),
+            str(len(rows)),
+            str(sum(row.void is not None for row in rows)),
+            _span([timing.share_of_ceiling.median for timing in timings], "{:.1%}"),
+            _span(against, "{:.3f}"),
+            str(sum(ratio < 1 for ratio in against)),
         )
     return table
 
 
+def _peers(rows: Sequence[Row]) -> Table:
+    """One line a peer: its time over the subject's, as least, median and most of the shapes."""
+    timings = [row.timing for row in rows if row.timing]
+    table = Table(caption="×: the peer's time over the subject's, above 1 the subject is faster")
+    for heading in ("peer", "shapes", "×", "fastest", "absent"):
+        table.add_column(heading, justify="left" if heading in ("peer", "absent") else "right")
+    fastest = Counter(peer[0] for timing in timings if (peer := _fastest(timing)))
+    reasons: dict[str, Counter[str]] = {}
+    for timing in timings:
+        for absent in timing.absent:
+            reasons.setdefault(absent.name, Counter())[absent.reason] += 1
+    modes = {COLD_CHAIN, WARM_CHAIN, COLD_SINGLE}
+    named = {name: None for timing in timings for name in timing.speedup}
+    for name in [*named, *(name for name in reasons if name not in named and name not in modes)]:
+        ratios = [timing.speedup[name].median for timing in timings if name in timing.speedup]
+        why = [f"{count}: {reason}" for reason, count in reasons.get(name, Counter()).items()]
+        table.add_row(
+            name,
+            str(len(ratios)),
+            _span(ratios, "{:.3f}"),
+            str(fastest[name]),
+            escape("; ".join(why)),
+        )
+    return table
+
+
+def render_profiled(record: BenchRecord) -> Table:
+    """One line for each shape that Nsight Compute measured: megabytes beside the traffic's, time as median
+    [quartiles] beside the cold chain's, and how much of its reads the chain made from DRAM."""
+    axes = _axes(record)
+    methods = " / ".join(sorted({found.method for found in record.profiled}))
+    table = Table(
+        title=f"{record.subject} by Nsight Compute",
+        caption=f"{methods}; red: more than {TOLERANCE:.0%} apart, or less than {COLD:.0%} cold",
+    )
+    for heading in (*axes, "MB", "of traffic", "µs", "of chain", "of alone", "chain from DRAM"):
+        table.add_column(heading, justify="right")
+    for each in agreements(record):
+        found, time = each.found, each.found.time_us
+        table.add_row(
+            *(str(found.params.get(axis, "")) for axis in axes),
+            f"{(found.read_bytes + found.written_bytes) / 1e6:.2f}",
+            _marked(f"{each.of_traffic:.4f}", agrees(each.of_traffic)),
+            rf"{time.median:.2f} \[{time.q1:.2f}, {time.q3:.2f}]",
+            _marked(f"{each.of_chain:.4f}", each.time_agrees),
+            "–" if each.of_alone is None else f"{each.of_alone:.4f}",
+            "–"
+            if each.from_dram is None
+            else _marked(f"{each.from_dram:.1%}", cold(each.from_dram)),
+        )
+    return table
+
+
+def _marked(text: str, good: bool) -> str:
+    return text if good else f"[bold red]{text} !![/]"
+
+
+def _titled(record: BenchRecord) -> Table:
+    methods = " / ".join(sorted({row.timing.method for row in record.rows if row.timing}))
+    return Table(
+        title=f"{record.subject} on {record.environment.gpu}",
+        caption=f"{methods or 'untimed'}; {record.rounds} rounds; ratios: medians in one run",
+    )
+
+
 def _axes(record: BenchRecord) -> list[str]:
-    """The parameters that tell the rows apart."""
-    first = record.rows[0].params
+    """The parameters that tell the rows apart: the sizes, if these are enough."""
+    sizes = [axis for axis in "mnk" if axis in record.rows[0].params]
+    if len({tuple(row.params.get(axis) for axis in sizes) for row in record.rows}) == len(
+        record.rows
+    ):
+        return sizes
     return [
         name
-        for name in first
-        if len(record.rows) == 1 or len({row.params.get(name) for row in record.rows}) > 1
+        for name in record.rows[0].params
+        if len({row.params.get(name) for row in record.rows}) > 1
     ]
 
 
-def _methods(record: BenchRecord) -> str:
-    return " / ".join(sorted({row.timing.method for row in record.rows if row.timing})) or "untimed"
-
-
-def _numbers(row: Row, modes: list[str], peers: list[str]) -> list[str]:
+def _numbers(row: Row) -> list[str]:
     if row.timing is None:
-        return ["–"] * (5 + len(modes) + len(peers))
-    timing = row.timing
-    measured = {mode.name: f"{mode.time_us.median:.2f}" for mode in timing.modes}
+        return ["–"] * 5
+    timing, fastest = row.timing, _fastest(row.timing)
+    alone = [mode.time_us.median for mode in timing.modes if mode.name == COLD_SINGLE]
     return [
         f"{timing.subject.time_us.median:.2f}",
         f"{timing.subject.gbps:.0f}",
-        f"{timing.ceiling.gbps:.0f}",
-        f"{timing.copy_ceiling.gbps:.0f}" if timing.copy_ceiling else "–",
         _percent(timing.share_of_ceiling),
-        *(measured.get(mode, "–") for mode in modes),
-        *(_ratio(timing.speedup.get(peer)) for peer in peers),
+        f"{alone[0]:.2f}" if alone else "–",
+        f"{fastest[1].median:.3f} {escape(fastest[0])}" if fastest else "–",
     ]
 
 
+def _fastest(timing: Timing) -> tuple[str, Spread] | None:
+    """The peer that takes least, and its time over the subject's; None without peers."""
+    return min(timing.speedup.items(), key=lambda each: each[1].median, default=None)
+
+
 def _percent(share: Spread) -> str:
-    return rf"{share.median:.1%} \[{share.q1:.1%}, {share.q3:.1%}]"
+    return f"{share.median:.1%} ±{share.width / 2:.1%}"
 
 
-def _ratio(speedup: Spread | None) -> str:
-    if speedup is None:
-        return "absent"
-    return rf"{speedup.median:.3f} \[{speedup.q1:.3f}, {speedup.q3:.3f}]"
+def _span(values: Sequence[float], form: str) -> str:
+    """Least, median and most."""
+    if not values:
+        return "–"
+    return " … ".join(form.format(each) for each in (min(values), median(values), max(values)))
 
 
 def shape(row: Row) -> str:

@@ -26,12 +26,13 @@ L2_MULTIPLE = 8
 """… and at least this many times the L2."""
 GRAPH_LAUNCHES = 128
 """Launches in a graph: the microsecond between two graphs becomes noise."""
-GRAPH_TURNS = 16
-"""Turns over the copies after which there may be fewer: each reads ROTATION bytes, so these take two
-milliseconds on the fastest memory there is."""
+GRAPH_TURNS = 4
+"""Turns over the copies after which there may be fewer: each reads ROTATION bytes, so that these take half
+a millisecond on the fastest memory there is."""
 
-Launch = Callable[[int], None]
-"""Enqueues one launch on a stream, given by its handle."""
+Launch = Callable[[int], Any]
+"""Enqueues one launch on a stream, given by its handle. What it returns is kept until the chain is made, so
+that launches which allocate their output do not all write the same memory."""
 Sample = Callable[[], float]
 """Takes one sample: microseconds a launch."""
 
@@ -83,9 +84,9 @@ def warms(size: int, l2: int) -> bool:
     return size <= l2 // 2
 
 
-def rotation(launches: Sequence[Launch]) -> list[Launch]:
-    """The launches of one graph: whole turns over the copies."""
-    return [*launches] * turns(len(launches))
+def rotation(launches: Sequence[Launch], count: int | None = None) -> list[Launch]:
+    """The launches of one graph: so many whole turns over the copies, or as many as it needs."""
+    return [*launches] * (turns(len(launches)) if count is None else count)
 
 
 def turns(copies: int) -> int:
@@ -115,13 +116,16 @@ def undisturbed(
     held_back: Callable[[], Sequence[str]],
 ) -> Rounds:
     """Sample every contender once a round, in random order, and drop the rounds in which the device was
-    held back; ``held_back``, asked after each round, says by what."""
+    held back; ``held_back``, asked after each sample, says by what."""
     kept: list[dict[str, float]] = []
     reasons: set[str] = set()
     for _ in range(rounds):
-        taken = {name: samples[name]() for name in rng.sample(list(samples), len(samples))}
-        if found := held_back():
-            reasons.update(found)
+        taken, found = {}, set[str]()
+        for name in rng.sample(list(samples), len(samples)):
+            taken[name] = samples[name]()
+            found.update(held_back())
+        if found:
+            reasons |= found
         else:
             kept.append(taken)
     return Rounds(
@@ -154,25 +158,26 @@ class CudaGraphClock:
     def prepare(self, launches: Sequence[Launch]) -> Sample:
         return sampled(self.chain(launches))
 
-    def chain(self, launches: Sequence[Launch]) -> CudaGraphChain:
-        """Whole turns over the launches, captured."""
+    def chain(self, launches: Sequence[Launch], count: int | None = None) -> CudaGraphChain:
+        """Whole turns over the launches, captured: so many, or as many as :func:`turns` says."""
         torch, stream = self._torch, self.stream
-        turns = rotation(launches)
+        turns = rotation(launches, count)
         stream.wait_stream(torch.cuda.current_stream())
         for launch in launches:  # loads modules, makes handles and workspaces
             self.enqueue(launch)
         stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.stream(stream):
             graph.capture_begin()
             try:
-                for launch in turns:
-                    launch(stream.cuda_stream)
+                kept = [launch(stream.cuda_stream) for launch in turns]
             except BaseException:
                 with suppress(Exception):  # of a capture that failed; the launch says why
                     graph.capture_end()
                 raise
             graph.capture_end()
+            del kept
+            graph.instantiate()
         return CudaGraphChain(self, graph, turns)
 
     def single(self, before: CudaGraphChain, launch: Launch) -> Sample:
@@ -213,6 +218,11 @@ class CudaGraphChain:
     def __init__(self, clock: CudaGraphClock, graph: Any, turns: Sequence[Launch]) -> None:
         self._clock, self._graph, self._turns = clock, graph, turns
         self.launches = len(turns)
+
+    @property
+    def handle(self) -> int:
+        """The driver's CUgraph of what was captured."""
+        return int(self._graph.raw_cuda_graph())
 
     def enqueue(self) -> None:
         self._clock.enqueue(lambda stream: self._graph.replay())

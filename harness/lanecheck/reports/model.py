@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lanecheck import __version__
 from lanecheck.bench.model import NUMERIC, BenchRecord
+from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.build import tree
 from lanecheck.compute_sanitizer import Checked
 from lanecheck.errors import BadInput
@@ -31,6 +32,7 @@ from lanecheck.trial import Failure, Result, Target
 from lanecheck.verdict import Outcome
 
 SCHEMA = Path(__file__).with_name("schema-0.json")
+_LONG = 2**20  # characters
 
 
 class _Record(BaseModel):
@@ -309,6 +311,7 @@ class Report(_Record):
     summations: list[SummationRecord] = Field(default_factory=list)
     real: RealRecord | None = None
     bench: BenchRecord | None = None
+    power: PowerRecord | None = None
 
     @property
     def disproven(self) -> bool:
@@ -476,8 +479,9 @@ def read(path: Path) -> Report:
 
 
 def write(record: BaseModel, path: Path) -> None:
-    """Store a report, or a part of one."""
-    write_text(record.model_dump_json(indent=1) + "\n", path)
+    """Store a report, or a part of one; indented unless it is so long that nobody reads it."""
+    text = record.model_dump_json(indent=1)
+    write_text((text if len(text) < _LONG else record.model_dump_json()) + "\n", path)
 
 
 def write_text(text: str, path: Path) -> None:

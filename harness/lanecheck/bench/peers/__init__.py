@@ -9,18 +9,33 @@ looks like a won one.
 chosen among variants; every other module is a peer or its kernels.
 """
 
+from contextlib import suppress
+from importlib import metadata
+
 from lanecheck.bench.peers import cublaslt, gemlite, pytorch, skinny, tinygemm
 from lanecheck.bench.peers.peer import Peer
 from lanecheck.bench.peers.product import Product, Unavailable
 
+CUBLAS = ("nvidia-cublas", "nvidia-cublas-cu12")
+TRITON = ("triton", "pytorch-triton")
 PEERS: tuple[Peer, ...] = (
-    Peer("F.linear", pytorch.linear),
-    Peer("mm, pre-transposed", pytorch.pretransposed),
-    Peer("torch.compile max-autotune", pytorch.compiled),
-    Peer("cuBLASLt, autotuned", cublaslt.autotuned),
-    Peer("Triton, autotuned", skinny.autotuned),
-    Peer("gemlite", gemlite.linear),
-    Peer("flashinfer tinygemm", tinygemm.small),
+    Peer("F.linear", pytorch.linear, packages=CUBLAS),
+    Peer("mm transposed", pytorch.pretransposed, packages=CUBLAS),
+    Peer("torch.compile", pytorch.compiled, tuning_s=4.0, packages=TRITON),
+    Peer("cuBLASLt", cublaslt.autotuned, packages=("nvmath-python", *CUBLAS)),
+    Peer("Triton", skinny.autotuned, packages=TRITON),
+    Peer("gemlite", gemlite.linear, tuning_s=20.0, packages=("gemlite", *TRITON)),
+    Peer("tinygemm", tinygemm.small, packages=("flashinfer-python",)),
 )
 
-__all__ = ["PEERS", "Peer", "Product", "Unavailable"]
+
+def versions() -> dict[str, str]:
+    """Of the packages that peers are made of, those that are installed, by name."""
+    found = {}
+    for package in sorted({package for peer in PEERS for package in peer.packages}):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+__all__ = ["PEERS", "Peer", "Product", "Unavailable", "versions"]

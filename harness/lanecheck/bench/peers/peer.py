@@ -1,4 +1,4 @@
-"""What all peers share: operands, silence, the check of their numbers, and reasons instead of crashes."""
+"""What all peers share: silence, the check of their numbers, and reasons instead of crashes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-from lanecheck.bench.peers.product import Copies, Product, Unavailable, error
-from lanecheck.bench.plan import Workload
+from lanecheck.bench.peers.product import (
+    FAILURES,
+    Copies,
+    Multiply,
+    Product,
+    Unavailable,
+    error,
+    line,
+    refuse_wrong,
+    why,
+)
 from lanecheck.bench.timing import CudaGraphClock, Launch
 
-TOLERANCE = 1e-2
-"""Of the relative Frobenius error. Rounding each output to BF16 once errs by 2⁻⁹ = 0.2 % at most, and
-FP32 accumulation adds some √K · 2⁻²⁴; a split K whose parts are summed in BF16 rounds a few times more.
-A K block left out, a wrong row or an unwritten one errs by far more than this."""
-
-Multiply = Callable[[], Any]
-"""Enqueues one copy's product on torch's current stream; returns y[M, N], BF16."""
 Prepare = Callable[[Copies], Sequence[Multiply]]
 """Makes a peer ready: what to call for each copy, in order; raises :class:`Unavailable` with a reason."""
 
@@ -33,37 +35,39 @@ class Peer:
     Attributes:
         name: what the record calls it.
         prepare: it over copies of a product's operands.
+        tuning_s: seconds in which it compiles and tunes for a shape, if these are many; a lead, of an H200.
+            At 0 are those that need less than two: Triton's 20 variants took 0.06 to 1.6.
+        packages: what it is made of beside torch, as package registries call it.
     """
 
     name: str
     prepare: Prepare
+    tuning_s: float = 0.0
+    packages: tuple[str, ...] = ()
 
-    def launches(self, workload: Workload, copies: int, device: Any = "cuda") -> list[Launch]:
-        """It over so many copies of a workload's operands on a torch device, each shown right.
+    def launches(self, product: Product, copies: int) -> list[Launch]:
+        """It over so many copies of a product's operands, on their device, each shown right.
+
+        The launches too raise nothing but :class:`Unavailable`.
 
         Raises:
             Unavailable: if it is not installed, does not know the shape, fails, or is wrong.
         """
-        product = Product.of(workload)
         try:
             with _silence():
-                return self._shown_right(product, copies, device)
-        except Unavailable:
-            raise
-        except Exception as reason:  # others' code fails in ways of its own, and the race goes on
-            raise Unavailable(f"it fails: {_line(reason)}") from None
+                return self._shown_right(Copies(product, copies))
+        except FAILURES as failure:
+            reason = why(failure)
+        raise Unavailable(reason)  # from here, where no traceback keeps the copies in memory
 
-    def _shown_right(self, product: Product, count: int, device: Any) -> list[Launch]:
+    def _shown_right(self, copies: Copies) -> list[Launch]:
         import torch
 
-        copies = Copies(product, count, torch.device(device))
         calls = self.prepare(copies)
-        reference = copies.reference()
-        for index, multiply in enumerate(calls):
-            multiply().fill_(torch.nan)  # what an earlier call left is no result of the next
-            wrong = error(multiply(), -reference if index % 2 else reference)
-            if not wrong <= TOLERANCE:  # NaN too
-                raise Unavailable(f"its result is wrong: relative error {wrong:.1e}")
+        reference = copies.product.reference
+        signed = reference, -reference
+        errors = [error(multiply, signed[index % 2]) for index, multiply in enumerate(calls)]
+        refuse_wrong(float(torch.stack(errors).max()))  # asked once: the host waits for the device
         launches = [_launch(multiply) for multiply in calls]
         if copies.device.type == "cuda":
             CudaGraphClock().prepare(launches[:1])()  # what cannot be captured fails here
@@ -78,12 +82,12 @@ def installed(module: str, package: str, install: str) -> Any:
     """
     try:
         return importlib.import_module(module)
-    except Exception as reason:
+    except FAILURES as failure:
         root = module.partition(".")[0]
-        if isinstance(reason, ModuleNotFoundError) and (reason.name or "").startswith(root):
+        if isinstance(failure, ModuleNotFoundError) and (failure.name or "").startswith(root):
             hint = f"{package} is not installed: pip install {install}"
             raise Unavailable(hint) from None
-        raise Unavailable(f"{package} cannot be imported: {_line(reason)}") from None
+        raise Unavailable(f"{package} cannot be imported: {line(failure)}") from None
 
 
 def on_gpu(copies: Copies) -> None:
@@ -96,16 +100,13 @@ def on_gpu(copies: Copies) -> None:
 
 
 def _launch(multiply: Multiply) -> Launch:
-    def launch(stream: int) -> None:  # of which the clock makes torch's current one
-        multiply()
+    def launch(stream: int) -> Any:  # of which the clock makes torch's current one
+        try:
+            return multiply()
+        except FAILURES as failure:
+            raise Unavailable(why(failure)) from None
 
     return launch
-
-
-def _line(reason: Exception) -> str:
-    """An exception as one line."""
-    lines = str(reason).strip().splitlines()
-    return f"{type(reason).__name__}: {lines[0]}" if lines else type(reason).__name__
 
 
 @contextmanager

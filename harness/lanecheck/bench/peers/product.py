@@ -1,14 +1,18 @@
-"""The operation that the peers compute, copies of its operands, and how far a result is from it."""
+"""The operation that the peers compute, copies of its operands, and what keeps a peer from taking part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from lanecheck.bench.plan import Workload
-from lanecheck.subject import Bits
 
+TOLERANCE = 1e-2
+"""Of the relative Frobenius error. Rounding each output to BF16 once errs by 2⁻⁹ = 0.2 % at most, and
+FP32 accumulation adds some √K · 2⁻²⁴; a split K whose parts are summed in BF16 rounds a few times more.
+A K block left out, a wrong row or an unwritten one errs by far more than this."""
 _CHUNK = 2**24
 """Elements of W that are widened to float64 at a time."""
 
@@ -17,31 +21,73 @@ class Unavailable(Exception):
     """Why a peer cannot take part."""
 
 
+FAILURES = (Exception, SystemExit)
+"""What others' code may raise without ending the run."""
+
+
+def why(failure: BaseException) -> str:
+    """In one line, why a peer whose code raised this cannot take part."""
+    if isinstance(failure, Unavailable):
+        return str(failure)
+    return f"it fails: {line(failure)}"
+
+
+def line(failure: BaseException) -> str:
+    """An exception as one line."""
+    lines = str(failure).strip().splitlines()
+    return f"{type(failure).__name__}: {lines[0]}" if lines else type(failure).__name__
+
+
 @dataclass(frozen=True)
 class Product:
-    """``y[M, N] = x[M, K] · W[N, K]ᵀ`` in BF16, the operation that the peers here know."""
+    """``y[M, N] = x[M, K] · W[N, K]ᵀ`` in BF16, the operation that the peers here know.
 
-    x: Bits
-    w: Bits
+    Attributes:
+        x: [M, K], a contiguous BF16 torch tensor.
+        w: [N, K], likewise, on the same device.
+    """
+
+    x: Any
+    w: Any
 
     @classmethod
-    def of(cls, workload: Workload) -> Product:
-        """
+    def of(cls, workload: Workload, values: Mapping[str, Any]) -> Product:
+        """A workload's one product.
+
+        Args:
+            values: of its tensors, by name: torch tensors on one device, BF16 ones as int16 bits.
+
         Raises:
-            Unavailable: if the workload is anything else.
+            Unavailable: if the workload is not plain ``y = x · Wᵀ`` in BF16.
         """
-        roles = ("input", "source", "output")
-        operands = [[t for t in workload.tensors if t.role == role] for role in roles]
-        if any(len(some) != 1 for some in operands):
+        import torch
+
+        params = workload.case.params
+        products = workload.subject.products(params)
+        tensors = {tensor.name: tensor for tensor in workload.subject.tensors(params)}
+        outputs = [tensor for tensor in tensors.values() if tensor.role == "output"]
+        if len(products) != 1 or len(outputs) != 1:
             raise Unavailable("the subject does not compute y = x · Wᵀ alone")
-        (x,), (w,), (y,) = operands
-        if [len(t.shape) for t in (x, w, y)] != [2, 2, 2] or (
-            (*y.shape, x.shape[1]) != (x.shape[0], *w.shape)
-        ):
-            raise Unavailable("the operands' shapes are not those of y = x · Wᵀ")
-        if y.dtype != "bf16":
-            raise Unavailable(f"it writes BF16, the subject {y.dtype.upper()}")
-        return cls(workload.inputs[x.name], workload.inputs[w.name])
+        (product,), (output,) = products, outputs
+        if product.bias is not None:
+            raise Unavailable("the subject adds a bias to x · Wᵀ")
+        if not product.plain:
+            raise Unavailable("the subject makes more of x · Wᵀ in an epilogue")
+        for name in (product.x, product.w):
+            if tensors[name].dtype != "bf16":
+                raise Unavailable(f"it reads BF16, the subject {tensors[name].dtype.upper()}")
+        if output.dtype != "bf16":
+            raise Unavailable(f"it writes BF16, the subject {output.dtype.upper()}")
+        x, w = (values[name].view(torch.bfloat16).contiguous() for name in (product.x, product.w))
+        return cls(x, w)
+
+    @cached_property
+    def reference(self) -> Any:
+        """The product in float64, [M, N], on the operands' device."""
+        import torch
+
+        x, parts = self.x.double(), self.w.split(max(1, _CHUNK // self.w.shape[1]))
+        return torch.cat([x @ part.double().t() for part in parts], dim=1)
 
 
 @dataclass(frozen=True)
@@ -60,23 +106,24 @@ class Operands:
 
 
 class Copies:
-    """``count`` copies of a product's operands on one torch device.
+    """``count`` copies of a product's operands, on their device.
 
     Iterating makes each copy when it is asked for, so that a peer which keeps the weights in another
     layout never holds all of both. Odd copies hold −x: whoever launches on another copy's operands
     gets the wrong sign.
 
     Attributes:
+        product: whose operands.
         m, n, k: of the product.
         device: where the copies lie, a torch device.
     """
 
-    def __init__(self, product: Product, count: int, device: Any) -> None:
-        self._product, self._count, self.device = product, count, device
+    def __init__(self, product: Product, count: int) -> None:
+        self.product, self._count, self.device = product, count, product.w.device
         (self.m, self.k), (self.n, _) = product.x.shape, product.w.shape
 
     def __iter__(self) -> Iterator[Operands]:
-        x, w = (self._upload(bits) for bits in (self._product.x, self._product.w))
+        x, w = self.product.x, self.product.w
         for index in range(self._count):
             yield Operands(
                 x=-x if index % 2 else x.clone(),
@@ -84,20 +131,30 @@ class Copies:
                 out=x.new_empty(self.m, self.n),
             )
 
-    def reference(self) -> Any:
-        """The product in float64, [M, N], on the device."""
-        import torch
 
-        x, w = (self._upload(bits) for bits in (self._product.x, self._product.w))
-        parts = w.split(max(1, _CHUNK // self.k))
-        return torch.cat([x.double() @ part.double().t() for part in parts], dim=1)
-
-    def _upload(self, bits: Bits) -> Any:
-        import torch
-
-        return torch.from_numpy(bits.view("int16")).to(self.device).view(torch.bfloat16)
+Multiply = Callable[[], Any]
+"""Enqueues one copy's product on torch's current stream; returns y[M, N], BF16."""
 
 
-def error(y: Any, reference: Any) -> float:
-    """``‖y − reference‖ / ‖reference‖`` over all elements; NaN if ``y`` holds one."""
-    return float((y.double() - reference).norm() / reference.norm())
+def error(multiply: Multiply, reference: Any) -> Any:
+    """``‖y − reference‖ / ‖reference‖`` over all elements, a float64 tensor on the device; NaN if an element
+    is left unwritten.
+
+    It is called twice: what an earlier call left is no result of the next.
+    """
+    import torch
+
+    multiply().fill_(torch.nan)
+    return (multiply().double() - reference).norm() / reference.norm()
+
+
+def refuse_wrong(worst: float) -> None:
+    """
+    Args:
+        worst: the largest relative error; NaN too is wrong.
+
+    Raises:
+        Unavailable: if it is more than :data:`TOLERANCE`.
+    """
+    if not worst <= TOLERANCE:
+        raise Unavailable(f"its result is wrong: relative error {worst:.1e}")

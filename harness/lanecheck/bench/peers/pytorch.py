@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lanecheck.bench.peers.peer import Multiply
-from lanecheck.bench.peers.product import Copies
+from lanecheck.bench.peers.product import Copies, Multiply
 
 
 def linear(copies: Copies) -> Sequence[Multiply]:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from lanecheck.bench.peers.peer import Multiply, installed, on_gpu
-from lanecheck.bench.peers.product import Copies, Operands, Unavailable
+from lanecheck.bench.peers.peer import installed, on_gpu
+from lanecheck.bench.peers.product import Copies, Multiply, Operands, Unavailable
 from lanecheck.bench.peers.tuning import Variant, fastest
 
 TOKENS = 64
@@ -16,8 +16,11 @@ Blocks = tuple[int, int, int, int]
 """Rows of W a CTA, their columns a step, warps, stages of the pipeline."""
 
 ONE_TOKEN: tuple[Blocks, ...] = (
-    *((1, 2048, 4, 2), (2, 1024, 4, 4), (4, 512, 4, 3), (4, 1024, 8, 3)),
-    *((8, 512, 4, 4), (8, 1024, 8, 1), (16, 256, 4, 4), (16, 512, 8, 2)),
+    *((1, 1024, 4, 1), (1, 1024, 8, 2), (1, 2048, 4, 2), (1, 2048, 8, 2)),
+    *((2, 512, 8, 1), (2, 1024, 4, 4), (2, 2048, 4, 1), (2, 4096, 8, 1)),
+    *((4, 256, 8, 2), (4, 512, 4, 1), (4, 512, 4, 3), (4, 1024, 4, 2), (4, 1024, 8, 3)),
+    *((4, 4096, 4, 1), (8, 512, 4, 4), (8, 1024, 4, 2), (8, 1024, 8, 1)),
+    *((16, 256, 4, 2), (16, 256, 4, 4), (16, 512, 8, 2)),
 )
 MORE_TOKENS: tuple[Blocks, ...] = (
     *((16, 256, 4, 4), (16, 512, 4, 3), (32, 128, 4, 5), (32, 256, 4, 4)),
@@ -33,7 +36,7 @@ def autotuned(copies: Copies) -> Sequence[Multiply]:
     if copies.m > TOKENS:
         raise Unavailable(f"it is written for 1 to {TOKENS} tokens, not {copies.m}")
     blocks = ONE_TOKEN if copies.m == 1 else MORE_TOKENS
-    return fastest([variant(each) for each in blocks], list(copies))
+    return fastest([variant(each) for each in blocks], copies)
 
 
 def variant(blocks: Blocks) -> Variant:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lanecheck.bench.peers.peer import Multiply, installed, on_gpu
-from lanecheck.bench.peers.product import Copies, Operands, Unavailable
+from lanecheck.bench.peers.peer import installed, on_gpu
+from lanecheck.bench.peers.product import Copies, Multiply, Operands, Unavailable
 
 CAPABILITY = (9, 0)
 N_MULTIPLE, K_MULTIPLE = 16, 64

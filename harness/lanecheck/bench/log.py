@@ -1,0 +1,100 @@
+"""The log of a benchmark: which rows stay in it, and which run may use them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from lanecheck.bench import peers
+from lanecheck.bench.journal import Kind
+from lanecheck.bench.model import Environment, Row
+from lanecheck.build import tree
+from lanecheck.executor import ORACLE
+from lanecheck.subject import Subject, load
+
+_HARNESS = Path(__file__).parents[1]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class BenchHeader(_Strict):
+    """What a benchmark is of; the log of one with the same header can be gone on with.
+
+    Attributes:
+        benchmark: digest of the code that times and judges: Lanecheck's, and the subject's own without what
+            its library is compiled from.
+        versions: of the packages that peers are made of, those that are installed.
+        gpu: the product's name.
+    """
+
+    subject: str
+    benchmark: str
+    versions: dict[str, str]
+    library_sha256: str
+    gpu: str
+    rounds: int
+    seed: int
+
+
+class RowEntry(_Strict):
+    """A row in a log, the seconds that it took, and what it ran on."""
+
+    seconds: float
+    environment: Environment
+    row: Row
+
+
+def lasting(row: Row) -> bool:
+    """Whether a run that goes on may use a row: not if its process failed, or its GPU was held back."""
+    died = any(each.oracle == ORACLE for each in row.correctness)
+    return not died and not row.unsettled
+
+
+def _differences(first: BenchHeader, second: BenchHeader) -> list[str]:
+    names = BenchHeader.model_fields
+    return [name for name in names if getattr(first, name) != getattr(second, name)]
+
+
+LOG = Kind("a benchmark", BenchHeader, TypeAdapter(RowEntry), _differences)
+
+
+def headed(reference: str, library: Path, gpu: str, rounds: int, seed: int) -> BenchHeader:
+    """What decides whether a log's rows may be used again.
+
+    Args:
+        reference: the subject, ``module:ATTRIBUTE``. gpu: the product's name.
+    """
+    subject = load(reference)
+    code = [tree(_HARNESS), sources(reference, subject)]
+    return BenchHeader(
+        subject=subject.name,
+        benchmark=hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest(),
+        versions=peers.versions(),
+        library_sha256=hashlib.sha256(library.read_bytes()).hexdigest(),
+        gpu=gpu,
+        rounds=rounds,
+        seed=seed,
+    )
+
+
+def sources(reference: str, subject: Subject) -> dict[str, str]:
+    """Digests of the files of a subject's package, or of its module's only one, without those that its
+    library is compiled from."""
+    top = sys.modules.get(reference.partition(":")[0].partition(".")[0])
+    file = Path(str(top.__file__)).resolve() if top and top.__file__ else None
+    if file is None:
+        return {}
+    if file.name != "__init__.py":
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
+    compiled = subject.recipe.root.resolve() if subject.recipe else None
+    return {
+        name: digest
+        for name, digest in tree(file.parent).items()
+        if compiled is None or not (file.parent / name).is_relative_to(compiled)
+    }

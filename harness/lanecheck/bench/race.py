@@ -1,0 +1,221 @@
+"""One shape: judged, raced against its ceilings and its peers, timed in other modes, and doubted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from lanecheck.bench import correctness, plan
+from lanecheck.bench.ceiling import COPY, Ceiling, copying
+from lanecheck.bench.correctness import Ordinary
+from lanecheck.bench.cuda_rig import CudaRig
+from lanecheck.bench.inquiry import inquire
+from lanecheck.bench.model import (
+    Absent,
+    Measurement,
+    Row,
+    Timing,
+    Traffic,
+    disturbed,
+    doubt,
+)
+from lanecheck.bench.peers import PEERS, Product, Unavailable
+from lanecheck.bench.plan import Workload, lay_out
+from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Rig
+from lanecheck.bench.timing import (
+    GRAPH_LAUNCHES,
+    Chain,
+    Launch,
+    sampled,
+    undisturbed,
+    warms,
+)
+from lanecheck.subject import Params
+from lanecheck.trial import Target
+
+MODE_ROUNDS = 10
+"""Samples of each of the subject's other modes."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to time: a launch for each copy of its operands.
+
+    Attributes:
+        ready_s: seconds in which a peer was compiled, tuned and checked.
+    """
+
+    name: str
+    launches: Sequence[Launch]
+    detail: str = ""
+    ready_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Who races against the subject over one shape."""
+
+    ceiling: Contender
+    copy: Contender
+    peers: Sequence[Contender] = ()
+    absent: Sequence[Absent] = ()
+
+
+class Untimed(Exception):
+    """Why a shape has no times although it was found correct."""
+
+
+def row(
+    params: Params,
+    workload: Workload,
+    target: Target,
+    rig: Rig,
+    enter: Callable[[int], Rivals],
+    rounds: int,
+    rng: random.Random,
+) -> Row:
+    """One shape; it is timed only if it was found correct.
+
+    Args:
+        params: the shape, as the subject named it.
+        target: of one capability, the rig's.
+        enter: the rivals, over so many copies of the workload's operands.
+    """
+    judgements = correctness.judge(workload, params, target, rig)
+    timing, untimed = None, None
+    if not doubt(judgements):
+        further, ordinary = correctness.ordinary(workload, rig)
+        judgements += further
+    if not doubt(judgements):
+        try:
+            timing = timed(workload, ordinary, rig, enter, rounds, rng)
+        except Untimed as reason:
+            untimed = str(reason)
+    traffic = Traffic(formula=plan.FORMULA, bytes=workload.bytes)
+    return Row.of(dict(params), traffic, judgements, timing, untimed)
+
+
+def timed(
+    workload: Workload,
+    ordinary: Ordinary,
+    rig: Rig,
+    enter: Callable[[int], Rivals],
+    rounds: int,
+    rng: random.Random,
+) -> Timing:
+    """Race everyone, time the subject in its other modes, and measure what would cast doubt on it all.
+
+    Raises:
+        Untimed: if the device was held back in every round.
+    """
+    turns = rig.copies(workload.bytes)
+    copies, entered = lay_out(workload, rig, ordinary.drawn, turns), enter(turns)
+    subject = Contender(workload.subject.name, copies.launches)
+    persisting = rig.persisting_bytes()
+    fixed = subject, entered.ceiling, entered.copy
+    chains = [rig.chain(each.launches) for each in fixed]
+    peers, absent = [], [*entered.absent]
+    for peer in entered.peers:
+        try:
+            chains.append(rig.chain(peer.launches))
+            peers.append(peer)
+        except Exception as reason:  # others' code fails in ways of its own, and the race goes on
+            absent.append(Absent(name=peer.name, reason=f"it fails in a chain: {reason}"))
+    taken = undisturbed(
+        {str(index): sampled(chain) for index, chain in enumerate(chains)},
+        rounds,
+        rng,
+        rig.held_back,
+    )
+    if taken.discarded == rounds:
+        raise Untimed(disturbed(taken.discarded, rounds, taken.reasons))
+    otherwise, without = modes(workload, subject, chains[0], rig, rng)
+    facts = inquire(workload, copies, chains[0], ordinary, rig, persisting)
+    own, ceiling, copying, *others = (
+        Measurement.of(each.name, times, workload.bytes, each.detail, each.ready_s)
+        for each, times in zip((*fixed, *peers), taken.times.values())
+    )
+    return Timing.of(
+        method=rig.methods[COLD_CHAIN],
+        copies=turns,
+        subject=own,
+        ceiling=ceiling,
+        peers=others,
+        absent=[*absent, *without],
+        copy_ceiling=copying,
+        modes=otherwise,
+        discarded=taken.discarded,
+        held_back=taken.reasons,
+        facts=facts,
+    )
+
+
+def modes(
+    workload: Workload, subject: Contender, chain: Chain, rig: Rig, rng: random.Random
+) -> tuple[list[Measurement], list[Absent]]:
+    """The subject's other modes, and those that mean nothing here.
+
+    Args:
+        chain: of the subject's launches over all copies.
+    """
+    samples, absent = {COLD_SINGLE: rig.single(chain, subject.launches[0])}, []
+    if warms(workload.held, rig.l2_bytes):
+        samples[WARM_CHAIN] = sampled(rig.chain([subject.launches[0]] * GRAPH_LAUNCHES))
+    else:
+        reason = f"{workload.held} bytes of operands do not stay in an L2 of {rig.l2_bytes}"
+        absent.append(Absent(name=WARM_CHAIN, reason=reason))
+    taken = undisturbed(samples, MODE_ROUNDS, rng, rig.held_back)
+    if taken.discarded == MODE_ROUNDS:
+        reason = disturbed(taken.discarded, MODE_ROUNDS, taken.reasons)
+        return [], [*absent, *(Absent(name=name, reason=reason) for name in samples)]
+    return [
+        Measurement.of(name, times, workload.bytes, rig.methods[name])
+        for name, times in taken.times.items()
+    ], absent
+
+
+def rivals(
+    ceiling: Ceiling,
+    rig: CudaRig,
+    workload: Workload,
+    patience: float,
+    rng: random.Random,
+    copies: int,
+) -> Rivals:
+    """The ceilings and every peer that can take part, on the current CUDA device.
+
+    Args:
+        patience: seconds that a peer may take to tune for the shape.
+    """
+    geometry, reads = ceiling.best(workload.bytes, copies, rig.clock, rng)
+    entered = [*_entered(workload, rig, patience, copies)]
+    return Rivals(
+        ceiling=Contender("read ceiling", reads, str(geometry)),
+        copy=Contender("copy ceiling", copying(workload.bytes, copies), COPY),
+        peers=[each for each in entered if isinstance(each, Contender)],
+        absent=[each for each in entered if isinstance(each, Absent)],
+    )
+
+
+def _entered(
+    workload: Workload, rig: CudaRig, patience: float, copies: int
+) -> Iterator[Contender | Absent]:
+    try:
+        product: Product | Unavailable = Product.of(workload, workload.drawn(rig))
+    except Unavailable as reason:
+        product = reason
+    for peer in PEERS:
+        start = time.monotonic()
+        try:
+            if isinstance(product, Unavailable):
+                raise product
+            if peer.tuning_s > patience:
+                raise Unavailable(
+                    f"it would take some {peer.tuning_s:g} s to tune, and has {patience:g} here"
+                )
+            launches = peer.launches(product, copies)
+            yield Contender(peer.name, launches, ready_s=time.monotonic() - start)
+        except Unavailable as reason:
+            yield Absent(name=peer.name, reason=str(reason))

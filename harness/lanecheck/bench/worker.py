@@ -1,0 +1,112 @@
+"""What the process of one GPU does: benchmark the shapes that it is asked for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from lanecheck.bench import plan, race, telemetry
+from lanecheck.bench.ceiling import Ceiling
+from lanecheck.bench.cuda_rig import CudaRig
+from lanecheck.bench.device import cuda_torch, described
+from lanecheck.bench.log import RowEntry
+from lanecheck.bench.model import Absent, Environment, Row, Telemetry
+from lanecheck.bench.plan import Workload
+from lanecheck.bench.race import Rivals
+from lanecheck.gpu import unit
+from lanecheck.subject import Params, load
+from lanecheck.trial import Target
+
+_OPEN = ExitStack()
+"""What stays open until the process ends."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every shape of a run has in common.
+
+    Attributes:
+        reference: the subject, ``module:ATTRIBUTE``.
+        library: its build for the GPU. ceiling: that of the reading loops.
+        rounds: samples of every contender.
+        seed: of values, and of the order of contenders.
+    """
+
+    reference: str
+    library: Path
+    ceiling: Path
+    rounds: int
+    seed: int
+
+
+def begin(uuid: str) -> None:
+    """In a new process, before anything looks for a GPU: this one is its only one."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+
+
+def environment() -> Environment:
+    """This process's GPU and what drives it.
+
+    Raises:
+        CannotRun: if torch is not here, or sees none.
+    """
+    return described()[0]
+
+
+def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") -> RowEntry:
+    """One shape.
+
+    Args:
+        patience: seconds that a peer may take to tune for it; those that take longer are not asked.
+        alone: why no peer is asked at all, if none is.
+
+    Raises:
+        Exception: if something cannot be launched; then this process is of no more use.
+        BadInput: if the subject does not count its traffic rightly.
+    """
+    start, torch = time.monotonic(), cuda_torch()
+    found, uuid = described()
+    rig, ceiling = _instruments(bench)
+    target = Target(bench.reference, "cuda", (found.capability,), bench.library)
+    rng = random.Random(f"{bench.seed} {params}")
+    workload = Workload.of(plan.benchable(load(bench.reference)), params, bench.seed)
+    enter = partial(_rivals, ceiling, rig, workload, patience, alone, rng)
+    before = telemetry.read(uuid)
+    row = race.row(params, workload, target, rig, enter, bench.rounds, rng)
+    read = Telemetry(before=before, after=telemetry.read(uuid))
+    del workload, enter
+    gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows
+    if torch.cuda.memory_reserved() > found.memory_bytes // 2:
+        torch.cuda.empty_cache()
+    row = Row.model_validate(row.model_dump() | {"unit": unit(uuid), "telemetry": read})
+    return RowEntry(seconds=time.monotonic() - start, environment=found, row=row)
+
+
+def _rivals(
+    ceiling: Ceiling,
+    rig: CudaRig,
+    workload: Workload,
+    patience: float,
+    alone: str,
+    rng: random.Random,
+    copies: int,
+) -> Rivals:
+    if not alone:
+        return race.rivals(ceiling, rig, workload, patience, rng, copies)
+    entered = race.rivals(ceiling, rig, workload, -1, rng, copies)  # less than any peer takes
+    absent = [Absent(name=peer.name, reason=alone) for peer in entered.absent]
+    return replace(entered, absent=absent)
+
+
+@cache
+def _instruments(bench: Bench) -> tuple[CudaRig, Ceiling]:
+    """Made once: what a rig calls the device's own state is that of its beginning."""
+    found, uuid = described()
+    held_back = _OPEN.enter_context(telemetry.watch(uuid))
+    return CudaRig(bench.library, found.l2_bytes, held_back), Ceiling(bench.ceiling, found.sms)
