@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from lanecheck.errors import CannotRun
 from lanecheck.matrix import Device, Matrix
 
 
@@ -80,3 +86,40 @@ def _is(gpu: Gpu, device: Device) -> bool:
     words = re.sub(r"(?<=[a-z])(?=\d)", " ?", re.escape(device.name))
     product = rf"\b{words}\b(?! ?(ti|super|d|laptop)\b)"
     return gpu.cc == device.cc and re.search(product, gpu.name.lower()) is not None
+
+
+@contextmanager
+def reserved(unit: str, name: str, what: str) -> Iterator[None]:
+    """Have a GPU to this timing, as long as others of this machine ask too.
+
+    Args:
+        unit: of the GPU, or nothing: then nothing is reserved. name: the product's.
+        what: lanecheck does, for whoever finds the GPU taken.
+
+    Raises:
+        CannotRun: if another timing has it.
+    """
+    if not unit:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"lanecheck-gpu-{unit}.lock"
+    with suppress(OSError):  # another user's: a lock needs no more than to read it
+        path.touch(0o666)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise CannotRun(f"cannot read {path} ({error.strerror})") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = file.read().decode("utf-8", "replace").strip() or "another process"
+            raise CannotRun(
+                f"{name} is taken by {holder}, and each would disturb the other: wait for it, or "
+                "choose another GPU"
+            ) from None
+        with suppress(OSError):
+            path.write_text(f"process {os.getpid()}, lanecheck {what}\n")
+        yield
+        with suppress(OSError):
+            path.write_text("")

@@ -226,6 +226,17 @@ class Subject(Protocol):
         return None
 
 
+def title(params: Params) -> str:
+    """``M=1 N=6144 K=4096``; every parameter, where these are not the subject's axes."""
+    axes = [axis for axis in "mnk" if axis in params]
+    return " ".join(f"{axis.upper()}={params[axis]}" for axis in axes) or whole_title(params)
+
+
+def whole_title(params: Params) -> str:
+    """Every parameter, ``M=1 NW=4``."""
+    return " ".join(f"{name.upper()}={value}" for name, value in params.items())
+
+
 def load(reference: str) -> Subject:
     """Import a subject from ``module:ATTRIBUTE``.
 

@@ -9,6 +9,7 @@ import io
 import os
 import random
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -577,6 +578,7 @@ def machine(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     found.library.write_bytes(b"")
     subject = OnDevice()
     monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of the locks of GPUs
     for module, values in {
         log: {"load": lambda reference: subject},
         run: {

@@ -16,7 +16,6 @@ from lanecheck import cli, gpu, matrix
 from lanecheck.bench.model import Absent, Reading, Telemetry
 from lanecheck.bench.paired import fresh
 from lanecheck.bench.paired.arms import checked_out
-from lanecheck.bench.paired.compare import Place
 from lanecheck.bench.paired.table import unwatched
 from lanecheck.cli import comparing
 from lanecheck.errors import CannotRun
@@ -44,24 +43,20 @@ def test_on_another_gpu_the_arch_made_for_it_is_named(cc, said, monkeypatch):
         comparing._place(loaded, "cuda", "sm_90a", 0)
 
 
-def place(unit: str) -> Place:
-    return Place("cuda", None, "9.0", "NVIDIA H200", unit)
-
-
 def test_two_comparisons_on_one_gpu_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with comparing._alone_on(place("u0"), "main ."):
-        with comparing._alone_on(place("u1"), "main ."):
+    with gpu.reserved("u0", "H200", "compare main ."):
+        with gpu.reserved("u1", "H200", "compare main ."):
             pass
         message = (
             f"H200 is taken by process {os.getpid()}, lanecheck compare main ., and each would"
         )
         with (
             pytest.raises(CannotRun, match=re.escape(message)),
-            comparing._alone_on(place("u0"), "HEAD ."),
+            gpu.reserved("u0", "H200", "compare HEAD ."),
         ):
             pass
-    with comparing._alone_on(place("u0"), "HEAD ."), comparing._alone_on(place(""), "on the host"):
+    with gpu.reserved("u0", "H200", "compare HEAD ."), gpu.reserved("", "H200", "on the host"):
         pass
 
 
@@ -69,9 +64,8 @@ def test_a_lock_ends_with_its_process_however_that_ends(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     program = (
-        "import time\nfrom lanecheck.bench.paired.compare import Place\n"
-        "from lanecheck.cli import comparing\n"
-        "with comparing._alone_on(Place('cuda', None, '9.0', 'X', 'u0'), 'a b'):\n"
+        "import time\nfrom lanecheck import gpu\n"
+        "with gpu.reserved('u0', 'X', 'compare a b'):\n"
         "    print('held', flush=True); time.sleep(60)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(fresh.HARNESS)}
@@ -84,11 +78,11 @@ def test_a_lock_ends_with_its_process_however_that_ends(tmp_path, monkeypatch):
             pytest.raises(
                 CannotRun, match=f"taken by process {holder.pid}, lanecheck compare a b,"
             ),
-            comparing._alone_on(place("u0"), "."),
+            gpu.reserved("u0", "H200", "compare ."),
         ):
             pass
         holder.kill()
-    with comparing._alone_on(place("u0"), "."):
+    with gpu.reserved("u0", "H200", "compare ."):
         pass
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from lanecheck.bench.strict import Strict
 from lanecheck.bench.timing import L2_MULTIPLE
 
 DENSE = 0.55
@@ -49,11 +50,7 @@ OF_TIMES = frozenset({Fault.SLEEP, Fault.UNSYNCHRONIZED, Fault.CONSTANT})
 """What times show, which mean nothing while others use the device as well."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Operands(_Strict):
+class Operands(Strict):
     """What the timed launches read, looked at after the last of them.
 
     Attributes:
@@ -67,7 +64,7 @@ class Operands(_Strict):
     zero_bits: float = Field(ge=0, le=1)
 
 
-class Placement(_Strict):
+class Placement(Strict):
     """Where the copies lie, and what the L2 keeps of them.
 
     Attributes:
@@ -88,7 +85,7 @@ class Placement(_Strict):
     persisting_launches: int | None
 
 
-class Outputs(_Strict):
+class Outputs(Strict):
     """What the timed chain computes when it runs again, against what ordinary launches computed before the
     timing: once over poison, every other copy's inputs exchanged, and once for each input, exchanged alone
     over what a launch before left there. Each element counts once in each run.
@@ -108,7 +105,7 @@ class Outputs(_Strict):
     wrong: int = Field(ge=0)
 
 
-class Replay(_Strict):
+class Replay(Strict):
     """One replay of the timed chain, on a device that was idle before: microseconds by the timer, and by the
     host's clock until the device was idle again."""
 
@@ -116,14 +113,14 @@ class Replay(_Strict):
     wall_us: float = Field(gt=0)
 
 
-class Doubling(_Strict):
+class Doubling(Strict):
     """Microseconds, by the timer, of the timed chain and of one with twice as many of its launches."""
 
     once_us: float = Field(ge=0)
     twice_us: float = Field(ge=0)
 
 
-class Enqueue(_Strict):
+class Enqueue(Strict):
     """One launch without a graph: microseconds until it returned to the host, and of them those in which the
     thread had the CPU."""
 
@@ -136,7 +133,7 @@ class Enqueue(_Strict):
         return idle > SLEPT_US and idle > SLEPT * self.wall_us
 
 
-class Facts(_Strict):
+class Facts(Strict):
     """Measured of the subject's own timed launches; times in several tries, of which the best counts."""
 
     operands: Operands
@@ -147,7 +144,7 @@ class Facts(_Strict):
     enqueues: tuple[Enqueue, ...] = Field(min_length=1)
 
 
-class Doubt(_Strict):
+class Doubt(Strict):
     """A fault and what shows it."""
 
     fault: Fault

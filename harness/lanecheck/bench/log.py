@@ -7,11 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from lanecheck.bench import peers
 from lanecheck.bench.journal import Kind
 from lanecheck.bench.model import Environment, Row
+from lanecheck.bench.strict import Strict
 from lanecheck.build import tree
 from lanecheck.executor import ORACLE
 from lanecheck.subject import Subject, load
@@ -19,11 +20,7 @@ from lanecheck.subject import Subject, load
 _HARNESS = Path(__file__).parents[1]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class BenchHeader(_Strict):
+class BenchHeader(Strict):
     """What a benchmark is of; the log of one with the same header can be gone on with.
 
     Attributes:
@@ -42,7 +39,7 @@ class BenchHeader(_Strict):
     seed: int
 
 
-class RowEntry(_Strict):
+class RowEntry(Strict):
     """A row in a log, the seconds that it took, and what it ran on."""
 
     seconds: float

@@ -12,9 +12,10 @@ from math import pi
 from statistics import median, quantiles
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from lanecheck.bench.doubts import Facts, doubts
+from lanecheck.bench.strict import Strict
 from lanecheck.verdict import Outcome
 
 NORMAL_WIDTH = 1.349
@@ -26,11 +27,7 @@ ABOVE = 0.02
 """By how much the read ceiling may be beaten: it is the best of a few loops, not of all there could be."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Spread(_Strict):
+class Spread(Strict):
     """Median and quartiles."""
 
     median: float
@@ -60,14 +57,14 @@ class Spread(_Strict):
         return (pi / 2) ** 0.5 * self.width / NORMAL_WIDTH / count**0.5
 
 
-class Absent(_Strict):
+class Absent(Strict):
     """Something that could not take part, and why."""
 
     name: str
     reason: str
 
 
-class Environment(_Strict):
+class Environment(Strict):
     """The GPU and what drives it; None for what it does not tell."""
 
     gpu: str
@@ -81,7 +78,7 @@ class Environment(_Strict):
     cuda: str
 
 
-class Reading(_Strict):
+class Reading(Strict):
     """The state of the GPU at one moment; None for what it does not tell."""
 
     sm_clock_mhz: int | None
@@ -94,12 +91,12 @@ class Reading(_Strict):
     """Processes that compute there; in a container this one may count itself."""
 
 
-class Telemetry(_Strict):
+class Telemetry(Strict):
     before: Reading | Absent
     after: Reading | Absent
 
 
-class Judgement(_Strict):
+class Judgement(Strict):
     """One oracle's verdict on one case of a benchmarked shape."""
 
     line: str
@@ -108,14 +105,14 @@ class Judgement(_Strict):
     evidence: str = ""
 
 
-class Traffic(_Strict):
+class Traffic(Strict):
     """Bytes that one launch must move, and how they are counted."""
 
     formula: str
     bytes: int = Field(gt=0)
 
 
-class Measurement(_Strict):
+class Measurement(Strict):
     """One contender's times."""
 
     name: str
@@ -150,7 +147,7 @@ class Measurement(_Strict):
         )
 
 
-class Timing(_Strict):
+class Timing(Strict):
     """The contenders of one shape, in one run.
 
     Attributes:
@@ -237,7 +234,7 @@ class Timing(_Strict):
         return FASTER_THAN_MEMORY if self.faster_than_memory else None
 
 
-class Row(_Strict):
+class Row(Strict):
     """One benchmarked shape.
 
     Attributes:
@@ -298,7 +295,7 @@ class Row(_Strict):
         return self
 
 
-class Profiled(_Strict):
+class Profiled(Strict):
     """What Nsight Compute measured of one row's launches; see :mod:`lanecheck.bench.ncu`.
 
     Attributes:
@@ -322,7 +319,7 @@ class Profiled(_Strict):
     output_bytes: int | None = Field(default=None, ge=0)
 
 
-class BenchRecord(_Strict):
+class BenchRecord(Strict):
     """One run of the benchmark, on GPUs that are all alike.
 
     Attributes:

@@ -33,12 +33,11 @@ from statistics import median_low
 from lanecheck import groups
 from lanecheck.bench.launches import PREFIX, Asked
 from lanecheck.bench.model import BenchRecord, Profiled, Row, Spread, Timing
-from lanecheck.bench.paired.pairing import title
 from lanecheck.bench.plan import held_bytes
 from lanecheck.bench.rig import COLD_SINGLE
 from lanecheck.errors import CannotRun
 from lanecheck.gpu import Gpu, unit
-from lanecheck.subject import load
+from lanecheck.subject import load, title
 from lanecheck.toolchain import candidates
 
 TOLERANCE = 0.02

@@ -19,7 +19,7 @@ from lanecheck.bench.plan import FORMULA, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import ORACLE, deaf, pool_of
-from lanecheck.gpu import Gpu
+from lanecheck.gpu import Gpu, reserved, unit
 from lanecheck.memory import STICKY
 from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
@@ -61,7 +61,13 @@ def run(
     """
     bench = Bench(reference, library, build(gpus[0].cc, toolchain or Toolchain()), rounds, seed)
     header = headed(reference, library, gpus[0].name, rounds, seed)
-    with LOG.opened(log, header) as journal, _workers(gpus) as pools:
+    with (
+        ExitStack() as stack,
+        LOG.opened(log, header) as journal,
+        _workers(gpus) as pools,
+    ):
+        for each in gpus:
+            stack.enter_context(reserved(unit(each.uuid), each.name, "bench"))
         here = _environment(pools)
         if any(entry.environment != here for entry in journal.entries):
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")

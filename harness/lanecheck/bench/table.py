@@ -13,8 +13,8 @@ from rich.text import Text
 
 from lanecheck.bench.model import BenchRecord, Row, Spread, Timing
 from lanecheck.bench.ncu import COLD, TOLERANCE, agreements, agrees, cold
-from lanecheck.bench.paired.pairing import title
 from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN
+from lanecheck.subject import title
 
 LISTED = 40
 """Rows up to which each is a line of its own."""

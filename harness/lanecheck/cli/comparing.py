@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -50,7 +48,7 @@ from lanecheck.cli.options import (
     relative,
 )
 from lanecheck.errors import BadInput, CannotRun
-from lanecheck.gpu import unit
+from lanecheck.gpu import reserved, unit
 from lanecheck.matrix import Matrix
 from lanecheck.reports import model, store
 from lanecheck.reports.model import write_text
@@ -109,7 +107,7 @@ def compare(
     reference = subject or loaded.subject
     with (
         _ending_in_order(),
-        _alone_on(place, f"{base} {head}"),
+        reserved(place.unit, place.machine, f"compare {base} {head}"),
         checked_out(base, head, root, reference) as arms,
         FreshProcesses(environment) as processes,
         Progressing(out) as listener,
@@ -254,39 +252,6 @@ def _ending_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _alone_on(place: Place, what: str) -> Iterator[None]:
-    """Have the GPU to this comparison, as long as others of this machine ask too.
-
-    Raises:
-        CannotRun: if another comparison has it.
-    """
-    if not place.unit:
-        yield
-        return
-    path = Path(tempfile.gettempdir()) / f"lanecheck-gpu-{place.unit}.lock"
-    with suppress(OSError):  # another user's: a lock needs no more than to read it
-        path.touch(0o666)
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise CannotRun(f"cannot read {path} ({error.strerror})") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = file.read().decode("utf-8", "replace").strip() or "another process"
-            raise CannotRun(
-                f"{place.machine} is taken by {holder}, and each would disturb the other: wait for it, or "
-                "choose another --gpu"
-            ) from None
-        with suppress(OSError):
-            path.write_text(f"process {os.getpid()}, lanecheck compare {what}\n")
-        yield
-        with suppress(OSError):
-            path.write_text("")
 
 
 def _print_plan(

@@ -15,7 +15,6 @@ from lanecheck import gpu
 from lanecheck.bench import cost, ncu
 from lanecheck.bench.log import LOG, BenchHeader, headed, lasting
 from lanecheck.bench.model import BenchRecord
-from lanecheck.bench.paired.pairing import title
 from lanecheck.bench.plan import BenchSubject, benchable, swept
 from lanecheck.bench.run import ROUNDS
 from lanecheck.bench.run import run as run_bench
@@ -42,7 +41,7 @@ from lanecheck.matrix import Device, Matrix
 from lanecheck.reports import model, store
 from lanecheck.reports.model import CellRecord, Report, Status
 from lanecheck.site import pages
-from lanecheck.subject import Params, load
+from lanecheck.subject import Params, load, title
 from lanecheck.terminal import Progressing
 
 LOGS = Path(".lanecheck") / "bench"

@@ -14,10 +14,9 @@ from statistics import median
 from typing import TypeVar
 
 from lanecheck.bench.model import BenchRecord, Row, Spread, Timing
-from lanecheck.bench.paired.pairing import title
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
 from lanecheck.reports.model import Report
-from lanecheck.subject import Params
+from lanecheck.subject import Params, title
 
 T = TypeVar("T")
 AXES = "mnk"

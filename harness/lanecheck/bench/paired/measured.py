@@ -19,8 +19,9 @@ from pydantic import Field, model_validator
 from lanecheck.bench.paired import power
 from lanecheck.bench.paired.gate import ALPHA, MARGIN, Floats, Verdict
 from lanecheck.bench.paired.pairing import Kind, schedule
-from lanecheck.bench.paired.rates import ALARMS, Published, Rate, Simulated, Strict
+from lanecheck.bench.paired.rates import ALARMS, Published, Rate, Simulated
 from lanecheck.bench.paired.record import Header, Microseconds, PairingRecord, Values
+from lanecheck.bench.strict import Strict
 from lanecheck.errors import BadInput
 
 KINDS: tuple[Kind, Kind] = ("change", "control")

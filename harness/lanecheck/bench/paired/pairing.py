@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from lanecheck.bench.paired.gate import Comparison, Pairs, Verdict, differences, judge, overall
 from lanecheck.errors import BadInput
+from lanecheck.subject import title, whole_title
 
 Side = Literal["base", "head"]
 Kind = Literal["change", "control"]
@@ -63,17 +64,11 @@ def named(shapes: Iterable[Mapping[str, int | str]]) -> dict[str, dict[str, int 
         BadInput: if two are the same.
     """
     listed = [dict(params) for params in shapes]
-    for name_of in (title, _whole):
+    for name_of in (title, whole_title):
         names = {name_of(params): params for params in listed}
         if len(names) == len(listed):
             return names
     raise BadInput("the subject names the same launch twice")
-
-
-def title(params: Mapping[str, int | str]) -> str:
-    """``M=1 N=6144 K=4096``; every parameter, where these are not the subject's axes."""
-    axes = [axis for axis in "mnk" if axis in params]
-    return " ".join(f"{axis.upper()}={params[axis]}" for axis in axes) or _whole(params)
 
 
 def gated(
@@ -119,10 +114,6 @@ def concluded(configs: Mapping[str, Comparison]) -> tuple[Verdict, str]:
     if any(each.cause != cause for each in configs.values()):
         cause = f"{name}: {cause}"
     return verdict, f"{len(decisive)} of {len(configs)} configs {verdict.value}; {cause}"
-
-
-def _whole(params: Mapping[str, int | str]) -> str:
-    return " ".join(f"{name.upper()}={value}" for name, value in params.items())
 
 
 def _size(comparison: Comparison) -> float:

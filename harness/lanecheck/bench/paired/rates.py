@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from lanecheck.bench.paired.gate import Verdict
+from lanecheck.bench.strict import Strict
 
 ALARMS = (Verdict.SLOW, Verdict.FAST)
 """What identical code may not be called."""
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Rate(Strict):

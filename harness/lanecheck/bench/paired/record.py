@@ -16,7 +16,8 @@ from pydantic import Field, TypeAdapter, model_validator
 from lanecheck.bench.model import Telemetry
 from lanecheck.bench.paired.gate import Comparison, Verdict
 from lanecheck.bench.paired.pairing import SIDES, Kind, Side, Turn, compared, concluded, schedule
-from lanecheck.bench.paired.rates import Published, Strict
+from lanecheck.bench.paired.rates import Published
+from lanecheck.bench.strict import Strict
 
 Values = dict[str, Union[int, str]]
 STATE_TOLERANCE = 0.03

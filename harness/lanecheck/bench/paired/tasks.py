@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Optional, Union
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from lanecheck.bench.model import Telemetry
 from lanecheck.bench.paired.record import Code, Microseconds, Values
+from lanecheck.bench.strict import Strict
 from lanecheck.matrix import Arch
 
 Device = Literal["host", "cuda"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _OfSubject(_Strict):
+class _OfSubject(Strict):
     """
     Attributes:
         subject: ``module:ATTRIBUTE``.
@@ -36,7 +33,7 @@ class Build(_OfSubject):
     arch: Optional[Arch]
 
 
-class Offer(_Strict):
+class Offer(Strict):
     """
     Attributes:
         library: where it lies; None for a subject that is a callable.
@@ -71,7 +68,7 @@ class Show(_OfLibrary):
     params: Values
 
 
-class Shown(_Strict):
+class Shown(Strict):
     """
     Attributes:
         doubt: why the config is not shown to be right; None if it is.
@@ -96,7 +93,7 @@ class Time(_OfLibrary):
     order: int
 
 
-class Timed(_Strict):
+class Timed(Strict):
     """
     Attributes:
         medians_us: of the rounds, microseconds a launch.
