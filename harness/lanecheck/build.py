@@ -229,6 +229,19 @@ def tree(root: Path) -> dict[str, str]:
     }
 
 
+def package_digests(package: Path, compiled: Path | None) -> dict[str, str]:
+    """Digests of a package's files, without those below the folder that its library is compiled from; or of
+    a module's only file."""
+    if package.is_file():
+        return {package.name: _digest(package.read_bytes())}
+    home, out = package.resolve(), compiled.resolve() if compiled else None
+    return {
+        name: digest
+        for name, digest in tree(home).items()
+        if out is None or not (home / name).is_relative_to(out)
+    }
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

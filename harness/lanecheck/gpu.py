@@ -89,20 +89,17 @@ def _is(gpu: Gpu, device: Device) -> bool:
 
 
 @contextmanager
-def reserved(unit: str, name: str, what: str) -> Iterator[None]:
+def reserved(digest: str, name: str, what: str) -> Iterator[None]:
     """Have a GPU to this timing, as long as others of this machine ask too.
 
     Args:
-        unit: of the GPU, or nothing: then nothing is reserved. name: the product's.
+        digest: the GPU's :func:`unit`. name: the product's.
         what: lanecheck does, for whoever finds the GPU taken.
 
     Raises:
         CannotRun: if another timing has it.
     """
-    if not unit:
-        yield
-        return
-    path = Path(tempfile.gettempdir()) / f"lanecheck-gpu-{unit}.lock"
+    path = Path(tempfile.gettempdir()) / f"lanecheck-gpu-{digest}.lock"
     with suppress(OSError):  # another user's: a lock needs no more than to read it
         path.touch(0o666)
     try:
@@ -118,8 +115,10 @@ def reserved(unit: str, name: str, what: str) -> Iterator[None]:
                 f"{name} is taken by {holder}, and each would disturb the other: wait for it, or "
                 "choose another GPU"
             ) from None
-        with suppress(OSError):
-            path.write_text(f"process {os.getpid()}, lanecheck {what}\n")
-        yield
-        with suppress(OSError):
-            path.write_text("")
+        try:
+            with suppress(OSError):
+                path.write_text(f"process {os.getpid()}, lanecheck {what}\n")
+            yield
+        finally:
+            with suppress(OSError):
+                path.write_text("")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -32,13 +34,14 @@ from lanecheck.bench.model import (
     Measurement,
     Reading,
     Row,
-    Spread,
     Telemetry,
     Timing,
     Traffic,
 )
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.race import Rivals, row
+from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
+from lanecheck.bench.spread import Spread
 from lanecheck.bench.table import render
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
@@ -131,22 +134,23 @@ def timed(
     subject: Sequence[float] = (10.0, 11.0, 12.0),
     ceiling: Sequence[float] = (8.0, 8.8, 9.6),
     linear: Sequence[float] = (20.0, 22.0, 30.0),
+    size: int = SIZE,
     **more: Any,
 ) -> Row:
     measured = Timing.of(
         method="a method",
         copies=3,
-        subject=Measurement.of("subject", subject, SIZE),
-        ceiling=Measurement.of("ceiling", ceiling, SIZE),
-        peers=[Measurement.of("linear", linear, SIZE)],
+        subject=Measurement.of("subject", subject, size),
+        ceiling=Measurement.of("ceiling", ceiling, size),
+        peers=[Measurement.of("linear", linear, size)],
         absent=[Absent(name="triton", reason="not installed")],
         **more,
     )
-    return Row.of({"m": 1}, traffic(), judgements, measured)
+    return Row.of({"m": 1}, traffic(size), judgements, measured)
 
 
-def traffic() -> Traffic:
-    return Traffic(formula=plan.FORMULA, bytes=SIZE)
+def traffic(size: int = SIZE) -> Traffic:
+    return Traffic(formula=plan.FORMULA, bytes=size)
 
 
 def record(*rows: Row) -> BenchRecord:
@@ -213,6 +217,21 @@ def test_rows_hold_speed_share_and_speedup() -> None:
     assert [each.name for each in measured.absent] == ["triton"]
 
 
+def test_what_follows_from_a_timing_is_asked_of_it() -> None:
+    alone = Measurement.of(COLD_SINGLE, [14.0], SIZE)
+    absent = [Absent(name=name, reason="…") for name in (WARM_CHAIN, "triton")]
+    row = timed([passed()])
+    assert row.timing is not None and row.counted is row.timing
+    assert row.timing.fastest == ("linear", row.timing.speedup["linear"])
+    assert timed([passed()], subject=(7.0, 7.7, 8.4)).counted is None
+    assert row_without_timing().counted is None
+    nobody = row.timing.model_dump() | {"peers": (), "speedup": {}}
+    other = Timing.model_validate(nobody | {"modes": (alone,), "absent": tuple(absent)})
+    assert other.fastest is None
+    assert other.mode(COLD_SINGLE) == alone and other.mode(WARM_CHAIN) is None
+    assert [each.name for each in other.absent_peers] == ["triton"]
+
+
 # Timing ---------------------------------------------------------------------------------------
 
 
@@ -236,7 +255,7 @@ def test_a_graph_is_whole_turns_over_the_copies(count: int) -> None:
 def test_contenders_alternate_in_random_order() -> None:
     rounds = 50
     script = Script(**{name: [float(i) for i in range(rounds)] for name in "abc"})
-    taken = timing.interleave(script.samples, rounds, random.Random(1))
+    taken = timing.interleave(script.samples, rounds, random.Random(1)).times
     by_round = [tuple(script.order[i : i + 3]) for i in range(0, 3 * rounds, 3)]
     assert all(sorted(order) == ["a", "b", "c"] for order in by_round)
     assert len(set(by_round)) == 6  # every order occurs
@@ -247,7 +266,7 @@ def test_a_round_in_which_the_device_was_held_back_counts_for_nobody() -> None:
     script = Script(**{name: [float(i) for i in range(4)] for name in "ab"})
     slow = "hw_slowdown", "sw_power_cap"
     states = iter([(), (), ("sw_power_cap",), (), (), (), (), slow])  # after each sample
-    taken = timing.undisturbed(script.samples, 4, random.Random(0), lambda: next(states))
+    taken = timing.interleave(script.samples, 4, random.Random(0), lambda: next(states))
     assert taken.times == {"a": (0.0, 2.0), "b": (0.0, 2.0)}
     assert taken.discarded == 2 and taken.reasons == ("hw_slowdown", "sw_power_cap")
 
@@ -371,6 +390,51 @@ def test_a_record_that_contradicts_its_evidence_cannot_be_made() -> None:
         text = good.model_dump(mode="json") | change
         with pytest.raises(ValidationError):
             Row.model_validate_json(json.dumps(text))
+
+
+SLOW = {"median": 0.8, "q1": 0.8, "q3": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        (("timing", "share_of_ceiling"), SLOW, "share_of_ceiling is .* but the samples say"),
+        (("timing", "share_of_ceiling", "q3"), 1.2, "share_of_ceiling is"),
+        (("timing", "share_of_ceiling", "median"), 1.142840, "share_of_ceiling is"),
+        (("timing", "share_of_ceiling", "median"), math.nan, "share_of_ceiling is"),
+        (("timing", "speedup", "linear", "median"), 3.0, "speedup over linear is"),
+        (("timing", "speedup"), {}, "speedup is not of the peers"),
+        (("timing", "subject", "time_us", "median"), 8.0, "subject: time_us is"),
+        (("timing", "ceiling", "samples_us"), [8.0, 8.8], "ceiling: time_us is"),
+        (("timing", "subject", "samples_us"), [0.0, 7.7, 15.4], "subject: a sample is no time"),
+        (("timing", "subject", "gbps"), 125.0, "subject: gbps is 125.0, which is not"),
+        (("timing", "modes", 0, "gbps"), 125.0, "cold single: gbps is 125.0"),
+        (("timing", "copy_ceiling", "samples_us"), [9.0], "a round lacks a contender"),
+        (("traffic", "bytes"), SIZE + 100, "gbps is"),
+    ],
+)
+def test_a_figure_that_does_not_follow_from_the_samples_cannot_be_recorded(
+    path: Sequence[Any], value: Any, reason: str
+) -> None:
+    of = Measurement.of
+    more = {
+        "modes": [of(COLD_SINGLE, [14.0], SIZE)],
+        "copy_ceiling": of("copy", [9.0] * 3, SIZE),
+    }
+    text = timed([passed()], subject=(7.0, 7.7, 8.4), **more).model_dump(mode="json")
+    assert Row.model_validate_json(json.dumps(text)).void == FASTER_THAN_MEMORY
+    *parents, last = path
+    place = reduce(lambda at, name: at[name], parents, text)
+    place[last] = value
+    with pytest.raises(ValidationError, match=reason):
+        Row.model_validate_json(json.dumps(text | {"void": None}))
+
+
+def test_figures_that_differ_by_rounding_alone_can_be_recorded() -> None:
+    text = timed([passed()]).model_dump(mode="json")
+    text["timing"]["share_of_ceiling"]["median"] *= 1 + 5e-7
+    text["timing"]["subject"]["gbps"] *= 1 - 5e-7
+    assert Row.model_validate_json(json.dumps(text)).void is None
 
 
 def test_the_record_survives_json() -> None:

@@ -1,4 +1,7 @@
-"""Every way to time wrongly that the benchmark must notice, done for real on the CPU; and honest timing."""
+"""Every way to time wrongly that the benchmark must notice, done on the CPU; and honest timing.
+
+All are done for real but persisting L2, which a CPU has not: there a rig, or a played driver, reports it.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +47,9 @@ from lanecheck.bench.doubts import (
     doubts,
 )
 from lanecheck.bench.host_rig import HostChain, HostHeld, HostRig
-from lanecheck.bench.inquiry import compare, covered, overlap
+from lanecheck.bench.inquiry import classified, covered, overlap
 from lanecheck.bench.model import BenchRecord, Row
-from lanecheck.bench.peers import PEERS
+from lanecheck.bench.peers import PEERS, Peer
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.race import Contender, Rivals, row
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN, Rig
@@ -503,7 +506,7 @@ def test_the_path_of_a_gpu_records_all_and_flags_what_is_not_in_the_graph(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CudaRig, "copies", lambda self, size: 9)
-    rig = CudaRig(Path("library.so"), L2, tuple)
+    rig = CudaRig(Path("library.so"), L2)
     sound = bench(OnDevice(), rig)
     assert faults(sound) == set()
     assert sound.timing is not None and "cuda graph" in sound.timing.method
@@ -711,8 +714,14 @@ FULL = RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
     ],
 )
 def test_what_ends_an_attempt_with_peers_is_no_verdict_on_the_subject(
-    machine: Machine, failure: Exception, evidence: str, exits: int
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    evidence: str,
+    exits: int,
 ) -> None:
+    monkeypatch.setattr(race.Product, "of", lambda workload, values: None)  # as if it were BF16
+    monkeypatch.setattr(Peer, "launches", lambda self, product, copies: [])
     machine.pool.deaths = {1: failure}
     first, second = machine.run([{**PARAMS, "m": 1}, PARAMS]).rows
     assert first.void is None and first.timing and not first.timing.peers
@@ -914,6 +923,6 @@ def test_every_output_element_counts_once() -> None:
     poison, expected, exchanged = 9, np.array([1, 2, 3, 4, 5, 6]), np.array([7, 7, 7, 7, 7, 6])
     at_stop = np.array([1, 9, 9, 9, 9, 9])
     end = np.array([1, 2, 9, 7, 8, 6])
-    assert compare(end, at_stop, expected, exchanged, poison) == Outputs(
+    assert classified(end, at_stop, expected, exchanged, poison) == Outputs(
         elements=6, late=2, untouched=1, stale=1, wrong=1
     )

@@ -19,13 +19,15 @@ from test_bench_doubts import L2, PARAMS, OnDevice
 
 from lanecheck.bench import launches, ncu, timing
 from lanecheck.bench.cuda_rig import CudaRig
-from lanecheck.bench.model import BenchRecord, Measurement, Profiled, Row, Spread
+from lanecheck.bench.model import BenchRecord, Measurement, Row
 from lanecheck.bench.ncu import Counted, Ncu, read
+from lanecheck.bench.profiled import Profiled
 from lanecheck.bench.rig import COLD_SINGLE
+from lanecheck.bench.spread import Spread
 from lanecheck.bench.table import render_profiled
-from lanecheck.cli import records
+from lanecheck.cli import benching
 from lanecheck.errors import CannotRun
-from lanecheck.gpu import Gpu, unit
+from lanecheck.gpu import Gpu, reserved, unit
 from lanecheck.subject import Bits, Buffer, Params, Tensor
 
 checkout, lanecheck = test_cli.checkout, test_cli.lanecheck
@@ -140,9 +142,8 @@ def test_whatever_ncu_does_not_count_is_one_line_that_says_why(reason: str) -> N
 
 def row(params: Params, size: int = SIZE, **more: Any) -> Row:
     """A row of 11 µs; each of the traffic's bytes counts."""
-    timing = test_bench.timed([passed()], **more).timing
-    traffic = test_bench.traffic().model_copy(update={"bytes": size})
-    return Row.of(dict(params), traffic, [passed()], timing)
+    timing = test_bench.timed([passed()], size=size, **more).timing
+    return Row.of(dict(params), test_bench.traffic(size), [passed()], timing)
 
 
 def test_the_rows_that_move_most_are_measured_of_as_many_matrices_as_there_are() -> None:
@@ -416,12 +417,13 @@ def bench(
         done = test_bench.record(*(row for row in rows if row.params in asked))
         return done.model_copy(update={"rounds": rounds})
 
-    monkeypatch.setattr(records.gpu, "detect", lambda: H200)
-    monkeypatch.setattr(records, "load", lambda reference: usual)
+    monkeypatch.setattr(benching.gpu, "detect", lambda: H200)
+    monkeypatch.setattr(benching, "load", lambda reference: usual)
     monkeypatch.setattr(ncu, "load", lambda reference: usual)
-    monkeypatch.setattr(records, "built", lambda *given: [(None, SimpleNamespace(path=library))])
-    monkeypatch.setattr(records, "run_bench", timed)
-    monkeypatch.setattr(records.recording, "save", lambda *given, **parts: saved.update(parts))
+    monkeypatch.setattr(benching, "built", lambda *given: [(None, SimpleNamespace(path=library))])
+    monkeypatch.setattr(benching, "run_bench", timed)
+    monkeypatch.setattr(benching.recording, "save", lambda *given, **parts: saved.update(parts))
+    monkeypatch.setattr("tempfile.tempdir", str(checkout))
     return lambda *words: lanecheck("bench", "--log", log, *words)
 
 
@@ -498,7 +500,7 @@ def test_figures_that_agree_are_exit_code_0_and_a_warm_chain_is_not(
 def test_without_ncu_nothing_is_timed(
     bench: Bench, program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(records, "run_bench", lambda *given, **more: pytest.fail("timed"))
+    monkeypatch.setattr(benching, "run_bench", lambda *given, **more: pytest.fail("timed"))
     (program / "ncu").write_text("#!/bin/sh\necho no version")
     code, _, complaint = bench("--ncu")
     assert code == 3 and complaint.endswith("names no version: put another ncu on the PATH\n")
@@ -522,6 +524,28 @@ def test_a_watched_process_that_fails_leaves_the_log_of_the_rows(
     assert (checkout / "log.jsonl").exists()
 
 
+@test_cli.KERNEL
+def test_while_ncu_measures_the_gpus_are_still_taken(
+    bench: Bench, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def profiled(*given: Any, **more: Any) -> BenchRecord:
+        for each in H200:
+            with (
+                pytest.raises(CannotRun, match="is taken by process .*, lanecheck bench,"),
+                reserved(unit(each.uuid), each.name, "compare"),
+            ):
+                pass
+        done: BenchRecord = given[4]
+        return done
+
+    monkeypatch.setattr(ncu, "profiled", profiled)
+    code, said, _ = bench("--ncu")
+    assert code == 0 and "no shape counts" in said
+    with reserved(unit("GPU-1"), "H200", "compare"):
+        code, _, complaint = bench("--ncu")
+    assert code == 3 and "NVIDIA H200 is taken by process" in complaint
+
+
 def test_an_ncu_that_hangs_is_ended(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (program / "ncu").write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)")
     monkeypatch.setattr(ncu, "TIME_LIMIT", 0.2)
@@ -531,89 +555,3 @@ def test_an_ncu_that_hangs_is_ended(program: Path, monkeypatch: pytest.MonkeyPat
         ncu.profiled(
             Ncu(program / "ncu", "1.2"), "a:SUBJECT", program, H200, record, lambda row: None
         )
-
-
-# What the command shows, with ncu or without ----------------------------------------------------
-
-
-@test_cli.KERNEL
-def test_only_all_the_usual_shapes_in_enough_rounds_verify_the_cell(
-    bench: Bench, saved: dict[str, Any], checkout: Path
-) -> None:
-    code, said, _ = bench()
-    assert code == 0 and saved["cells"][0].status.value == "verified" and "stays" not in said
-    code, said, _ = bench("--only", "m=1")
-    assert code == 0 and saved["cells"] == [] and len(saved["bench"].rows) == 1
-    expected = "1 of the subject's 2 usual shapes were not timed, such as M=8 N=28672 K=4096"
-    assert f"benchmarked stays unverified: {expected}\n" in said
-    code, said, _ = bench("--rounds", "29")
-    assert code == 0 and saved["cells"] == []
-    assert "benchmarked stays unverified: 29 rounds, where it takes 30\n" in said
-    assert not (checkout / "log.jsonl").exists()
-
-
-@test_cli.KERNEL
-def test_what_could_not_be_timed_is_exit_code_3_and_what_is_disproven_1(
-    bench: Bench, saved: dict[str, Any], monkeypatch: pytest.MonkeyPatch, checkout: Path
-) -> None:
-    good = row({"m": 8, "n": 28672, "k": 4096})
-    full = Row.of({"m": 1}, good.traffic, [], None, "out of memory")
-    throttled = row({"m": 2}, discarded=4, held_back=["heat"])
-    wrong = Row.of({"m": 4}, good.traffic, [test_bench.failed()], None)
-
-    def timed(*rows: Row) -> Callable[..., BenchRecord]:
-        (checkout / "log.jsonl").touch()
-        return lambda *given, **more: test_bench.record(*rows)
-
-    monkeypatch.setattr(records, "run_bench", timed(good, full, throttled))
-    code, said, complaint = bench()
-    assert code == 3 and saved["cells"] == [] and "-- bench" in said
-    assert complaint == (
-        "lanecheck: 2 of 3 shapes could not be timed, M=1: out of memory; "
-        "the same command tries them again\n"
-    )
-    assert (checkout / "log.jsonl").exists()
-    monkeypatch.setattr(records, "run_bench", timed(full, wrong))
-    code, said, complaint = bench()
-    assert (code, complaint) == (1, "") and "!! bench" in said
-    (cell,) = saved["cells"]
-    assert cell.status.value == "disproven" and cell.reason.startswith("not shown correct: bits")
-
-
-@test_cli.KERNEL
-@pytest.mark.parametrize(
-    ("found", "arch", "said"),
-    [
-        ([("NVIDIA A100-SXM4-80GB", "8.0")], "sm_80", ""),
-        ([("NVIDIA L4", "8.9")], "sm_89", ""),
-        ([("NVIDIA B200", "10.0")], "sm_100f", ""),
-        ([("NVIDIA A100-SXM4-80GB", "8.0"), ("NVIDIA H200", "9.0")], "sm_90a", ""),
-        (
-            [("NVIDIA H200", "9.0"), ("NVIDIA H100 80GB HBM3", "9.0")],
-            "sm_90a",
-            "timing sm_90a on h100, not on h200: CUDA_VISIBLE_DEVICES chooses\n",
-        ),
-    ],
-)
-def test_the_arch_is_the_gpus_own_and_a_choice_among_kinds_is_said(
-    bench: Bench,
-    saved: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    found: Sequence[tuple[str, str]],
-    arch: str,
-    said: str,
-) -> None:
-    gpus = [Gpu(name, cc, f"GPU-{index}") for index, (name, cc) in enumerate(found)]
-    monkeypatch.setattr(records.gpu, "detect", lambda: gpus)
-    code, _, complaint = bench()
-    assert (code, complaint) == (0, said)
-    assert saved["cells"][0].arch == arch
-
-
-@test_cli.KERNEL
-def test_a_named_arch_that_no_gpu_loads_is_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records.gpu, "detect", lambda: [Gpu("NVIDIA L4", "8.9", "GPU-1")])
-    code, _, complaint = bench("--arch", "sm_90a")
-    assert code == 3 and complaint.endswith("on this machine; --arch chooses another for l4\n")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from lanecheck import subject
+from lanecheck.bench import device
 from lanecheck.bench.peers import (
     PEERS,
     Peer,
@@ -30,7 +31,6 @@ from lanecheck.bench.peers import (
     versions,
 )
 from lanecheck.bench.peers import peer as shared
-from lanecheck.bench.peers import product as products
 from lanecheck.bench.peers.product import Copies, Multiply, Operands
 from lanecheck.bench.timing import Launch, Sample
 from lanecheck.subject import Bits, Tensor
@@ -148,7 +148,7 @@ def test_what_is_more_or_less_than_one_product_in_bf16_is_refused(
 def test_the_reference_is_exact_in_pieces_and_computed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(products, "_CHUNK", 3 * 32)
+    monkeypatch.setattr(device, "_PIECE", 3 * 32)
     found = product(2, 16, 32)
     assert found.reference.dtype == torch.float64 and found.reference is found.reference
     expected = wide(bits(2, 32)) @ wide(bits(16, 32)).T

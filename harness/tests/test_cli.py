@@ -68,6 +68,13 @@ def test_help_lists_every_command_in_one_whole_sentence(lanecheck):
         assert len(line) <= 80
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_everything_a_command_takes_is_explained_in_whole_sentences(name):
+    for each in COMMANDS[name].params:
+        if each.name != "help":
+            assert re.fullmatch(r"\S.*[^.]\.", each.help or ""), each.name
+
+
 def test_without_a_command_there_is_help_and_no_success(lanecheck):
     code, said, _ = lanecheck()
     assert code == 2
@@ -167,7 +174,8 @@ def test_without_a_gpu_there_is_no_benchmark(lanecheck, checkout, monkeypatch):
     assert lanecheck("bench") == (
         3,
         "",
-        "lanecheck: no GPU of matrix.yaml that loads sm_90a is on this machine\n",
+        "lanecheck: no GPU of matrix.yaml that loads sm_90a is on this machine; "
+        "lanecheck compare --device host goes through the timing without one\n",
     )
 
 

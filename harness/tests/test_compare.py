@@ -110,6 +110,7 @@ def answer(
         other_processes=None,
     )
     return Timed(
+        held_back=tuple(reasons),
         least_us=least,
         medians_us={"M=1": median, "M=8": median + 1},
         outputs=dict.fromkeys(CONFIGS, output),
@@ -287,7 +288,7 @@ def test_what_differs_is_said_in_words():
         (crash, "died of SIGSEGV"),
         (lambda: answer(output="other"), "M=1: other outputs than those that were shown correct"),
         (
-            lambda: answer(reasons=["hw_thermal_slowdown", "sw_power_cap"]),
+            lambda: answer(reasons=["hw_thermal_slowdown"]),
             "the GPU was held back: hw_thermal_slowdown",
         ),
     ],

@@ -9,7 +9,17 @@ import subprocess
 import sys
 
 import pytest
-from test_compare import GIT, REFERENCE, REPOSITORY, change, checkout, left, until, worktrees
+from test_compare import (
+    GIT,
+    REFERENCE,
+    REPOSITORY,
+    change,
+    checkout,
+    lanecheck,
+    left,
+    until,
+    worktrees,
+)
 from test_measured import identical
 
 from lanecheck import cli, gpu, matrix
@@ -20,7 +30,7 @@ from lanecheck.bench.paired.table import unwatched
 from lanecheck.cli import comparing
 from lanecheck.errors import CannotRun
 
-__all__ = ["checkout"]  # a fixture
+__all__ = ["checkout", "lanecheck"]  # fixtures
 
 # The GPU --------------------------------------------------------------------------------------
 
@@ -56,8 +66,27 @@ def test_two_comparisons_on_one_gpu_are_refused(tmp_path, monkeypatch):
             gpu.reserved("u0", "H200", "compare HEAD ."),
         ):
             pass
-    with gpu.reserved("u0", "H200", "compare HEAD ."), gpu.reserved("", "H200", "on the host"):
+    with gpu.reserved("u0", "H200", "compare HEAD ."):
         pass
+
+
+def test_a_reservation_that_ends_in_an_error_leaves_no_name_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt), gpu.reserved("u0", "H200", "compare main ."):
+        (lock,) = tmp_path.iterdir()
+        assert lock.read_text() == f"process {os.getpid()}, lanecheck compare main .\n"
+        raise KeyboardInterrupt
+    assert lock.read_text() == ""
+
+
+def test_without_arch_it_is_that_of_the_gpus_here(monkeypatch):
+    loaded = matrix.load(REPOSITORY / "matrix.yaml")
+    for ccs, arch in (("8.9", "sm_89"), ("10.3", "sm_100f"), ("8.0 9.0", "sm_90a")):
+        found = [gpu.Gpu("NVIDIA X", cc, f"GPU-{cc}") for cc in ccs.split()]
+        monkeypatch.setattr(gpu, "detect", lambda found=found: found)
+        place, environment = comparing._place(loaded, "cuda", None, 0)
+        assert place.arch is not None and place.arch.name == arch
+        assert environment["CUDA_VISIBLE_DEVICES"] == found[-1].uuid
 
 
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path, monkeypatch):
@@ -107,6 +136,20 @@ def test_whether_anybody_watches_is_told_from_the_readings(reading, reason):
     last = record.processes[-1].model_copy(update={"telemetry": telemetry})
     found = unwatched(record.model_copy(update={"processes": (*record.processes[:-1], last)}))
     assert (found or "").startswith(reason or "") and (found is None) == (reason is None)
+
+
+# The plan -------------------------------------------------------------------------------------
+
+
+@GIT
+def test_a_plan_of_identical_code_expects_nothing_else(checkout, lanecheck):
+    words = ("compare", "HEAD", ".", "--device", "host", "--pairs", "1", "--plan")
+    code, said, _ = lanecheck(*words)
+    assert code == 0 and "the verdict is SAME" in said
+    assert "INSUFFICIENT" not in said and "host execution" not in said
+    code, said, _ = lanecheck(*words, "--force")
+    assert code == 0 and "the verdict is SAME" not in said
+    assert "2 configs need 8 pairs: expect INSUFFICIENT" in said and "host execution" in said
 
 
 # Killed ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lanecheck.bench.timing import Clock, Launch, interleave
+from lanecheck.bench.timing import CudaGraphClock, Launch, interleave
 from lanecheck.build import build_device
 from lanecheck.errors import CannotRun
 from lanecheck.matrix import Arch
@@ -134,7 +134,7 @@ class Ceiling:
         self._sms = sms
 
     def best(
-        self, size: int, copies: int, clock: Clock, rng: random.Random
+        self, size: int, copies: int, clock: CudaGraphClock, rng: random.Random
     ) -> tuple[Geometry, list[Launch]]:
         """The fastest of :data:`GEOMETRIES` over ``copies`` buffers of ``size`` bytes of noise.
 
@@ -152,7 +152,7 @@ class Ceiling:
             for geometry in GEOMETRIES
         }
         samples = {str(geometry): clock.prepare(launches[geometry]) for geometry in GEOMETRIES}
-        times = interleave(samples, SCOUT_ROUNDS, rng)
+        times = interleave(samples, SCOUT_ROUNDS, rng).times
         fastest = min(GEOMETRIES, key=lambda geometry: median(times[str(geometry)]))
         return fastest, launches[fastest]
 

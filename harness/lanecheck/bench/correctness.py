@@ -15,7 +15,7 @@ from types import ModuleType
 
 from lanecheck import oracles
 from lanecheck.bench import plan
-from lanecheck.bench.model import Judgement
+from lanecheck.bench.model import Judgement, doubt
 from lanecheck.bench.plan import Workload, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.cases import Case
@@ -32,29 +32,41 @@ _AT_FULL_SIZE = (execution, poison, integers, stability)
 
 
 @dataclass(frozen=True)
-class Ordinary:
-    """A workload's values, two sets of them, and what ordinary launches compute from each; by name.
+class Expected:
+    """Two independent sets of a workload's values, and what ordinary launches compute from them; by name.
 
     Attributes:
-        drawn: what will be timed. others: what the copies hold while they are looked through.
-        from_drawn: outputs, in bits. from_others: outputs of the others.
-        from_one: of those drawn but for one tensor, which is the other's; by that tensor's name.
+        inputs: of each input and packed tensor, what will be timed. others: the second set.
+        outputs: from the inputs, in bits. from_others: from the others.
+        one_exchanged: from the inputs with one of them taken from the others; by that one's name.
     """
 
-    drawn: Mapping[str, Array]
+    inputs: Mapping[str, Array]
     others: Mapping[str, Array]
-    from_drawn: Mapping[str, Array]
+    outputs: Mapping[str, Array]
     from_others: Mapping[str, Array]
-    from_one: Mapping[str, Mapping[str, Array]]
+    one_exchanged: Mapping[str, Mapping[str, Array]]
 
 
-def judge(workload: Workload, params: Params, target: Target, rig: Rig) -> list[Judgement]:
-    """Every oracle's verdict on one shape.
+def shown(
+    workload: Workload, params: Params, target: Target, rig: Rig
+) -> tuple[list[Judgement], Expected | None]:
+    """Every verdict on one shape; and what the timed launches are held against, unless it is in doubt.
 
     Args:
         params: the shape, as the subject named it.
         target: of one capability, the rig's.
     """
+    judgements = judge(workload, params, target, rig)
+    if doubt(judgements):
+        return judgements, None
+    further, expected = ordinary(workload, rig)
+    judgements += further
+    return judgements, None if doubt(judgements) else expected
+
+
+def judge(workload: Workload, params: Params, target: Target, rig: Rig) -> list[Judgement]:
+    """The oracles' verdicts; the arguments are those of :func:`shown`."""
     subject, seed = workload.subject, workload.case.seed
     if _plain(workload):
         judgements = [_exact(workload, rig)]
@@ -65,7 +77,7 @@ def judge(workload: Workload, params: Params, target: Target, rig: Rig) -> list[
     return [*judgements, *_judged(subject, part, target, oracles.LADDER)]
 
 
-def ordinary(workload: Workload, rig: Rig) -> tuple[list[Judgement], Ordinary]:
+def ordinary(workload: Workload, rig: Rig) -> tuple[list[Judgement], Expected]:
     """A workload's outputs, each computed twice, and of what is timed how near they are to the sums."""
     drawn, others = workload.drawn(rig), workload.drawn(rig, other=True)
     judgements, found = [], []
@@ -85,7 +97,7 @@ def ordinary(workload: Workload, rig: Rig) -> tuple[list[Judgement], Ordinary]:
     given = workload.named("input", "packed")
     drawn, others = ({name: each[name] for name in given} for each in (drawn, others))
     one = {name: _launched(workload, rig, {**drawn, name: others[name]}) for name in given}
-    return judgements, Ordinary(drawn, others, found[0], found[1], one)
+    return judgements, Expected(drawn, others, found[0], found[1], one)
 
 
 def _precise(

@@ -27,8 +27,8 @@ def seconds(size: int, rounds: int, gbps: float, patience: float) -> float:
         gbps: of the memory, in 10^9 bytes a second.
         patience: seconds that a peer may take to tune.
     """
-    held, peers = copies(size, l2=0), asked(patience)
-    launches = held * turns(held)
+    count, peers = copies(size, l2=0), asked(patience)
+    launches = count * turns(count)
     replay = launches * (LAUNCH_US * 1e-6 + size / gbps / 1e9)
     contenders = 3 + len(peers)  # the subject and both ceilings
     tuning = sum(peer.tuning_s for peer in peers)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lanecheck.bench import cuda_graph, timing
-from lanecheck.bench.peers.product import Product as Torch
+from lanecheck.bench.device import float64_product
 from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Array
 from lanecheck.bench.timing import CudaGraphChain, CudaGraphClock, Launch, Sample
 from lanecheck.cases import Case
@@ -17,9 +17,9 @@ from lanecheck.subject import Buffer, Product, Subject, Tensor
 from lanecheck.values import largest_integer
 
 METHODS = {
-    COLD_CHAIN: timing.METHOD,
-    WARM_CHAIN: timing.WARM_CHAIN,
-    COLD_SINGLE: timing.COLD_SINGLE,
+    COLD_CHAIN: "chain of launches in a cuda graph, rotating buffers, cold L2",
+    WARM_CHAIN: "chain of launches in a cuda graph over one copy, warm L2",
+    COLD_SINGLE: "one launch between two events, after a cold chain: cold L2, and nothing overlaps it",
 }
 _ALIGN = 256  # bytes, as cudaMalloc aligns
 
@@ -61,12 +61,9 @@ class CudaRig:
     Args:
         library: the subject's, which is loaded; None for what launches without one.
         l2_bytes: the device's L2.
-        held_back: asks what holds the device back.
     """
 
-    def __init__(
-        self, library: Path | None, l2_bytes: int, held_back: Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, library: Path | None, l2_bytes: int) -> None:
         import torch
 
         self._torch: Any = torch
@@ -75,7 +72,6 @@ class CudaRig:
         self.library: Any = ctypes.CDLL(str(library)) if library else None
         self.l2_bytes = l2_bytes
         self.methods = METHODS
-        self.held_back = held_back
         self.clock = CudaGraphClock()
 
     def draw(self, subject: Subject, case: Case) -> Mapping[str, Array]:
@@ -100,7 +96,7 @@ class CudaRig:
 
     def summed(self, product: Product, values: Mapping[str, Array]) -> Array:
         bf16 = self._torch.bfloat16
-        total = Torch(values[product.x].view(bf16), values[product.w].view(bf16)).reference
+        total = float64_product(values[product.x].view(bf16), values[product.w].view(bf16))
         return total + values[product.bias].view(bf16).double() if product.bias else total
 
     def stored(self, total: Array, output: Tensor) -> Array:

@@ -9,6 +9,9 @@ from lanecheck.bench import telemetry
 from lanecheck.bench.model import Environment
 from lanecheck.errors import CannotRun
 
+_PIECE = 2**24
+"""Elements of W that are widened at a time."""
+
 
 def cuda_torch() -> Any:
     """Torch, with a CUDA device.
@@ -23,6 +26,15 @@ def cuda_torch() -> Any:
     if not torch.cuda.is_available():
         raise CannotRun("timing a GPU needs torch with CUDA, and this torch sees no GPU")
     return torch
+
+
+def float64_product(x: Any, w: Any) -> Any:
+    """``x[M, K] · w[N, K]ᵀ`` of torch tensors in float64 on their device, piece by piece: W is never all
+    widened at once."""
+    import torch
+
+    wide, pieces = x.double(), w.split(max(1, _PIECE // w.shape[1]))
+    return torch.cat([wide @ piece.double().t() for piece in pieces], dim=1)
 
 
 @cache

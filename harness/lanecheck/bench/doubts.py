@@ -1,5 +1,8 @@
 """Reasons to doubt a time: facts that were measured beside it, and the faults that follow from them.
 
+Not seen here: a kernel whose own cache hints keep some of its operands in the L2. Where ten times the L2
+passes between two uses, a tenth can stay at most; :mod:`.ncu` counts what comes from DRAM.
+
 No threshold here is an absolute speed but one: facts are counts of bytes and elements, which are right or
 not, and ratios of times, which a healthy benchmark keeps far from their limit on a loaded machine too.
 """

@@ -151,9 +151,6 @@ class HostRig:
     def persisting_launches(self, chain: HostChain) -> int | None:
         return None
 
-    def held_back(self) -> Sequence[str]:
-        return ()
-
 
 def machine() -> str:
     """What the host is: its architecture, and the model of its CPU where the system tells."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 
-from lanecheck.bench.correctness import Ordinary
+from lanecheck.bench.correctness import Expected
 from lanecheck.bench.doubts import (
     Doubling,
     Enqueue,
@@ -37,7 +37,7 @@ def inquire(
     workload: Workload,
     copies: Copies,
     chain: Chain,
-    ordinary: Ordinary,
+    expected: Expected,
     rig: Rig,
     persisting_before: int | None,
 ) -> Facts:
@@ -57,8 +57,8 @@ def inquire(
         ),
         enqueues=tuple(_enqueue(launch, rig) for launch in islice(cycle(launches), TRIES)),
         placement=_placement(workload, copies, chain, rig, persisting_before),
-        operands=_operands(workload, copies, ordinary),
-        outputs=_outputs(workload, copies, chain, ordinary, rig),  # the last: it exchanges inputs
+        operands=_operands(workload, copies, expected),
+        outputs=_outputs(workload, copies, chain, expected, rig),  # the last: it exchanges inputs
     )
 
 
@@ -79,7 +79,9 @@ def overlap(copies: Sequence[Sequence[Span]]) -> tuple[int, int]:
     return sum(own) - everything, everything - max(own)
 
 
-def compare(end: Array, at_stop: Array, expected: Array, exchanged: Array, poison: int) -> Outputs:
+def classified(
+    end: Array, at_stop: Array, expected: Array, exchanged: Array, poison: int
+) -> Outputs:
     """What became of the elements of one output.
 
     Args:
@@ -157,14 +159,14 @@ def _placement(
     )
 
 
-def _operands(workload: Workload, copies: Copies, ordinary: Ordinary) -> Operands:
+def _operands(workload: Workload, copies: Copies, expected: Expected) -> Operands:
     elements = differing = set_bits = 0
     for name in workload.named("input", "packed"):
         held = copies.held[name].elements
         elements += math.prod(held.shape)
         together = max(1, _PIECE // math.prod(held.shape[1:]))
         differing += sum(
-            int((held[start : start + together] != ordinary.drawn[name]).sum())
+            int((held[start : start + together] != expected.inputs[name]).sum())
             for start in range(0, len(held), together)
         )
         set_bits += ones(held[0])
@@ -176,11 +178,11 @@ def _operands(workload: Workload, copies: Copies, ordinary: Ordinary) -> Operand
 
 
 def _outputs(
-    workload: Workload, copies: Copies, chain: Chain, ordinary: Ordinary, rig: Rig
+    workload: Workload, copies: Copies, chain: Chain, expected: Expected, rig: Rig
 ) -> Outputs:
     rig.settle()
     time.sleep(GRACE)  # or a launch from before would write what the replay should
-    for name, others in ordinary.others.items():
+    for name, others in expected.others.items():
         copies.held[name].elements[1::2] = others
     copies.poison(workload, rig)
 
@@ -188,10 +190,10 @@ def _outputs(
         parts = []
         for name, tensor in workload.named("output").items():
             poison = rig.poison(tensor)
-            sides = ordinary.from_drawn[name], ordinary.from_others[name]
+            sides = expected.outputs[name], expected.from_others[name]
             for first, (right, exchanged) in enumerate((sides, sides[::-1])):
                 last, early = end[name][first::2], at_stop[name][first::2]
-                parts.append(compare(last, early, right, exchanged, poison))
+                parts.append(classified(last, early, right, exchanged, poison))
         return _total(parts)
 
     rig.settle()
@@ -202,31 +204,31 @@ def _outputs(
     if found.untouched or found.stale or found.wrong:  # for good, or not yet right
         time.sleep(GRACE)
         found = compared(copies.outputs(workload), at_stop)
-    return _total([found, *_exchanged_alone(workload, copies, chain, ordinary, rig)])
+    return _total([found, *_exchanged_alone(workload, copies, chain, expected, rig)])
 
 
 def _exchanged_alone(
-    workload: Workload, copies: Copies, chain: Chain, ordinary: Ordinary, rig: Rig
+    workload: Workload, copies: Copies, chain: Chain, expected: Expected, rig: Rig
 ) -> Iterator[Outputs]:
-    """Each input alone, over outputs that a launch before left: who looks at these, or at one input only, to
-    see whether there is work to do, finds nothing amiss."""
-    for name, values in ordinary.drawn.items():
+    """Exchange one input at a time, and leave the outputs before in place: so a kernel is caught that skips
+    work because its output looks computed, or because one input is the same."""
+    for name, values in expected.inputs.items():
         copies.held[name].elements[...] = values
-    before, outputs = ordinary.from_drawn, workload.named("output")
-    for name, expected in ordinary.from_one.items():
+    before, outputs = expected.outputs, workload.named("output")
+    for name, right in expected.one_exchanged.items():
         for output in outputs:
             copies.held[output].elements[...] = before[output]
-        copies.held[name].elements[...] = ordinary.others[name]
+        copies.held[name].elements[...] = expected.others[name]
         rig.settle()
         chain.time()
         rig.settle()
         seen = copies.outputs(workload)
-        if not all(bool((bits == expected[output]).all()) for output, bits in seen.items()):
+        if not all(bool((bits == right[output]).all()) for output, bits in seen.items()):
             time.sleep(GRACE)  # for good, or not yet right
         for output, bits in copies.outputs(workload).items():
             poison = rig.poison(outputs[output])
-            yield compare(bits, bits, expected[output], before[output], poison)
-        copies.held[name].elements[...] = ordinary.drawn[name]
+            yield classified(bits, bits, right[output], before[output], poison)
+        copies.held[name].elements[...] = expected.inputs[name]
 
 
 def _total(parts: Iterable[Outputs]) -> Outputs:

@@ -71,7 +71,7 @@ def launch(asked: Asked) -> int:
         BadInput: if the subject does not say what to time.
     """
     torch, (found, _) = cuda_torch(), described()
-    rig = CudaRig(asked.library, found.l2_bytes, tuple)
+    rig = CudaRig(asked.library, found.l2_bytes)
     workload = Workload.of(benchable(load(asked.subject)), asked.params, asked.seed)
     number = rig.copies(workload.bytes) if asked.chain else asked.repeats
     copies = lay_out(workload, rig, workload.drawn(rig), number)

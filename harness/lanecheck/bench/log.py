@@ -13,7 +13,7 @@ from lanecheck.bench import peers
 from lanecheck.bench.journal import Kind
 from lanecheck.bench.model import Environment, Row
 from lanecheck.bench.strict import Strict
-from lanecheck.build import tree
+from lanecheck.build import package_digests, tree
 from lanecheck.executor import ORACLE
 from lanecheck.subject import Subject, load
 
@@ -87,11 +87,5 @@ def sources(reference: str, subject: Subject) -> dict[str, str]:
     file = Path(str(top.__file__)).resolve() if top and top.__file__ else None
     if file is None:
         return {}
-    if file.name != "__init__.py":
-        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
-    compiled = subject.recipe.root.resolve() if subject.recipe else None
-    return {
-        name: digest
-        for name, digest in tree(file.parent).items()
-        if compiled is None or not (file.parent / name).is_relative_to(compiled)
-    }
+    compiled = subject.recipe.root if subject.recipe else None
+    return package_digests(file.parent if file.name == "__init__.py" else file, compiled)

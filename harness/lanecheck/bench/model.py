@@ -1,60 +1,30 @@
 """The record of a benchmark: plain, strict, complete enough to judge again without the GPU.
 
-Derived numbers are kept beside the raw samples, and a record whose verdict does not follow from its
-evidence cannot be made: no speed without correctness, none faster than memory, none whose own timing
-is in doubt.
+Derived numbers are kept beside the raw samples. A record cannot be made whose spreads, ratios or speeds do
+not follow from its samples, or whose verdict does not follow from its evidence: no speed without
+correctness, none faster than memory, none whose own timing is in doubt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import pi
-from statistics import median, quantiles
+from math import inf
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from lanecheck.bench.doubts import Facts, doubts
+from lanecheck.bench.profiled import Profiled
+from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
+from lanecheck.bench.spread import Spread, same
 from lanecheck.bench.strict import Strict
 from lanecheck.verdict import Outcome
 
-NORMAL_WIDTH = 1.349
-"""Standard deviations between a normal distribution's quartiles."""
 #: Oracles that look at the numbers; one of them must have spoken.
 NUMERIC = frozenset({"integers", "bits"})
 FASTER_THAN_MEMORY = "faster than memory: a fault of the benchmark"
 ABOVE = 0.02
 """By how much the read ceiling may be beaten: it is the best of a few loops, not of all there could be."""
-
-
-class Spread(Strict):
-    """Median and quartiles."""
-
-    median: float
-    q1: float
-    q3: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value, to six decimals; quartiles interpolate between the values, ends included."""
-        low, middle, high = values[0], median(values), values[0]
-        if len(values) > 1:
-            low, _, high = quantiles(values, n=4, method="inclusive")
-        return cls(median=round(middle, 6), q1=round(low, 6), q3=round(high, 6))
-
-    @classmethod
-    def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> Spread:
-        """Of ``above / below`` round by round."""
-        return cls.of([a / b for a, b in zip(above, below, strict=True)])
-
-    @property
-    def width(self) -> float:
-        """The distance between the quartiles."""
-        return self.q3 - self.q1
-
-    def error(self, count: int) -> float:
-        """The standard error of the median of so many values, if they are normal but for outliers."""
-        return (pi / 2) ** 0.5 * self.width / NORMAL_WIDTH / count**0.5
 
 
 class Absent(Strict):
@@ -146,6 +116,13 @@ class Measurement(Strict):
             ready_s=None if ready_s is None else round(ready_s, 2),
         )
 
+    @model_validator(mode="after")
+    def _follows(self) -> Measurement:
+        if not all(0 < sample < inf for sample in self.samples_us):
+            raise ValueError(f"{self.name}: a sample is no time")
+        self.time_us.check(f"{self.name}: time_us", Spread.of(self.samples_us))
+        return self
+
 
 class Timing(Strict):
     """The contenders of one shape, in one run.
@@ -194,7 +171,6 @@ class Timing(Strict):
         held_back: Sequence[str] = (),
         facts: Facts | None = None,
     ) -> Timing:
-        own = subject.samples_us
         return cls(
             method=method,
             copies=copies,
@@ -202,14 +178,48 @@ class Timing(Strict):
             ceiling=ceiling,
             peers=tuple(peers),
             absent=tuple(absent),
-            share_of_ceiling=Spread.of_ratios(ceiling.samples_us, own),
-            speedup={peer.name: Spread.of_ratios(peer.samples_us, own) for peer in peers},
+            share_of_ceiling=Spread.of_ratios(ceiling.samples_us, subject.samples_us),
+            speedup=_speedup(subject, peers),
             copy_ceiling=copy_ceiling,
             modes=tuple(modes),
             discarded=discarded,
             held_back=tuple(held_back),
             facts=facts,
         )
+
+    @model_validator(mode="after")
+    def _follows(self) -> Timing:
+        rounds = len(self.subject.samples_us)
+        if any(len(each.samples_us) != rounds for each in self.contenders):
+            raise ValueError("a round lacks a contender")
+        share = Spread.of_ratios(self.ceiling.samples_us, self.subject.samples_us)
+        self.share_of_ceiling.check("share_of_ceiling", share)
+        speedup = _speedup(self.subject, self.peers)
+        if self.speedup.keys() != speedup.keys():
+            raise ValueError("speedup is not of the peers")
+        for name, derived in speedup.items():
+            self.speedup[name].check(f"speedup over {name}", derived)
+        return self
+
+    @property
+    def contenders(self) -> tuple[Measurement, ...]:
+        """Who was timed in the same rounds."""
+        copying = (self.copy_ceiling,) if self.copy_ceiling else ()
+        return (self.subject, self.ceiling, *copying, *self.peers)
+
+    @property
+    def fastest(self) -> tuple[str, Spread] | None:
+        """The peer that takes least, and its time over the subject's; None without peers."""
+        return min(self.speedup.items(), key=lambda each: each[1].median, default=None)
+
+    @property
+    def absent_peers(self) -> tuple[Absent, ...]:
+        """Those of the absent that are no modes of the subject."""
+        return tuple(each for each in self.absent if each.name not in (COLD_SINGLE, WARM_CHAIN))
+
+    def mode(self, name: str) -> Measurement | None:
+        """The subject timed in another way, or None if it was not."""
+        return next((mode for mode in self.modes if mode.name == name), None)
 
     @property
     def faster_than_memory(self) -> bool:
@@ -273,6 +283,11 @@ class Row(Strict):
         )
 
     @property
+    def counted(self) -> Timing | None:
+        """The timing, if it counts."""
+        return self.timing if self.void is None else None
+
+    @property
     def unsettled(self) -> bool:
         """Whether it is void for what says nothing against the subject, and may be better another time."""
         if self.timing:
@@ -290,33 +305,14 @@ class Row(Strict):
             raise ValueError("a shape whose correctness did not pass has no timing")
         if self.timing and self.untimed:
             raise ValueError("a shape with a timing has no reason to lack it")
+        for each in (*self.timing.contenders, *self.timing.modes) if self.timing else ():
+            if not same(each.gbps * each.time_us.median * 1e3, self.traffic.bytes):
+                raise ValueError(
+                    f"{each.name}: gbps is {each.gbps}, which is not traffic over time"
+                )
         if self.void != (reason := void(self.correctness, self.timing, self.untimed)):
             raise ValueError(f"void is {self.void!r}, but the evidence says {reason!r}")
         return self
-
-
-class Profiled(Strict):
-    """What Nsight Compute measured of one row's launches; see :mod:`lanecheck.bench.ncu`.
-
-    Attributes:
-        method: its version, and how it ran them.
-        kernels: that one launch runs.
-        read_bytes, written_bytes: of DRAM, each the median over the launches.
-        samples_us: microseconds of each launch, of all its kernels. time_us: of these.
-        chain_read_bytes: of DRAM, a launch of the timed chain, the median over its replays; None in records
-            from before the chain was measured.
-        output_bytes: of the traffic, what a launch writes; None in records from before it was told apart.
-    """
-
-    params: dict[str, int | str]
-    method: str
-    kernels: int = Field(ge=1)
-    read_bytes: int = Field(ge=0)
-    written_bytes: int = Field(ge=0)
-    samples_us: tuple[float, ...] = Field(min_length=1)
-    time_us: Spread
-    chain_read_bytes: int | None = Field(default=None, ge=0)
-    output_bytes: int | None = Field(default=None, ge=0)
 
 
 class BenchRecord(Strict):
@@ -351,6 +347,11 @@ class BenchRecord(Strict):
     def valid(self) -> bool:
         """Whether every row counts."""
         return all(row.void is None for row in self.rows)
+
+
+def _speedup(subject: Measurement, peers: Sequence[Measurement]) -> dict[str, Spread]:
+    own = subject.samples_us
+    return {peer.name: Spread.of_ratios(peer.samples_us, own) for peer in peers}
 
 
 def doubt(correctness: Sequence[Judgement]) -> str | None:

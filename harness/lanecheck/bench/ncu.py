@@ -32,9 +32,11 @@ from statistics import median_low
 
 from lanecheck import groups
 from lanecheck.bench.launches import PREFIX, Asked
-from lanecheck.bench.model import BenchRecord, Profiled, Row, Spread, Timing
+from lanecheck.bench.model import BenchRecord, Row, Timing
 from lanecheck.bench.plan import held_bytes
+from lanecheck.bench.profiled import Profiled
 from lanecheck.bench.rig import COLD_SINGLE
+from lanecheck.bench.spread import Spread
 from lanecheck.errors import CannotRun
 from lanecheck.gpu import Gpu, unit
 from lanecheck.subject import load, title
@@ -116,8 +118,8 @@ class Agreement:
     @property
     def of_alone(self) -> float | None:
         """Its time over that of one launch between two events; None if there is none."""
-        alone = [mode for mode in self.timing.modes if mode.name == COLD_SINGLE]
-        return self.found.time_us.median / alone[0].time_us.median if alone else None
+        alone = self.timing.mode(COLD_SINGLE)
+        return self.found.time_us.median / alone.time_us.median if alone else None
 
     @property
     def time_agrees(self) -> bool:
@@ -191,7 +193,7 @@ def chosen(rows: Sequence[Row]) -> list[Row]:
     that it takes alone, and a chain hides them. So ncu says little of small shapes.
     """
     largest = sorted(
-        (row for row in rows if row.timing and row.void is None),
+        (row for row in rows if row.counted),
         key=lambda row: row.traffic.bytes,
         reverse=True,
     )

@@ -90,10 +90,10 @@ class Workload:
             BadInput: if the subject counts more traffic than its operands hold.
         """
         workload = cls(subject, case(subject, params, "normal", seed))
-        if not 0 < workload.bytes <= workload.held:
+        if not 0 < workload.bytes <= workload.operand_bytes:
             raise BadInput(
                 f"{workload.case.line}: traffic() says {workload.bytes} bytes, but the operands "
-                f"hold {workload.held}; its GB/s would mean nothing"
+                f"hold {workload.operand_bytes}; its GB/s would mean nothing"
             )
         return workload
 
@@ -103,7 +103,7 @@ class Workload:
         return self.subject.traffic(self.case.params)
 
     @property
-    def held(self) -> int:
+    def operand_bytes(self) -> int:
         """Bytes of all that a launch must read or write."""
         return sum(held_bytes(tensor) for tensor in self.tensors if tensor.role in MOVED)
 
@@ -119,7 +119,7 @@ class Workload:
         """Values of every input, source and packed tensor, by name.
 
         Args:
-            other: others than otherwise.
+            other: a second set, independent of the first.
         """
         params = self.case.params
         seed = self.case.seed + (1 << 32 if other else 0)

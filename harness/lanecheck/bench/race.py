@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lanecheck.bench import correctness, plan
 from lanecheck.bench.ceiling import COPY, Ceiling, copying
-from lanecheck.bench.correctness import Ordinary
+from lanecheck.bench.correctness import Expected
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.inquiry import inquire
 from lanecheck.bench.model import (
@@ -19,7 +19,6 @@ from lanecheck.bench.model import (
     Timing,
     Traffic,
     disturbed,
-    doubt,
 )
 from lanecheck.bench.peers import PEERS, Product, Unavailable
 from lanecheck.bench.plan import Workload, lay_out
@@ -28,13 +27,14 @@ from lanecheck.bench.timing import (
     GRAPH_LAUNCHES,
     Chain,
     Launch,
+    interleave,
     sampled,
-    undisturbed,
     warms,
 )
 from lanecheck.subject import Params
 from lanecheck.trial import Target
 
+HeldBack = Callable[[], Sequence[str]]
 MODE_ROUNDS = 10
 """Samples of each of the subject's other modes."""
 
@@ -75,6 +75,7 @@ def row(
     enter: Callable[[int], Rivals],
     rounds: int,
     rng: random.Random,
+    held_back: HeldBack = tuple,
 ) -> Row:
     """One shape; it is timed only if it was found correct.
 
@@ -82,15 +83,13 @@ def row(
         params: the shape, as the subject named it.
         target: of one capability, the rig's.
         enter: the rivals, over so many copies of the workload's operands.
+        held_back: what holds the device back now.
     """
-    judgements = correctness.judge(workload, params, target, rig)
+    judgements, expected = correctness.shown(workload, params, target, rig)
     timing, untimed = None, None
-    if not doubt(judgements):
-        further, ordinary = correctness.ordinary(workload, rig)
-        judgements += further
-    if not doubt(judgements):
+    if expected:
         try:
-            timing = timed(workload, ordinary, rig, enter, rounds, rng)
+            timing = timed(workload, expected, rig, enter, rounds, rng, held_back)
         except Untimed as reason:
             untimed = str(reason)
     traffic = Traffic(formula=plan.FORMULA, bytes=workload.bytes)
@@ -99,19 +98,20 @@ def row(
 
 def timed(
     workload: Workload,
-    ordinary: Ordinary,
+    expected: Expected,
     rig: Rig,
     enter: Callable[[int], Rivals],
     rounds: int,
     rng: random.Random,
+    held_back: HeldBack,
 ) -> Timing:
     """Race everyone, time the subject in its other modes, and measure what would cast doubt on it all.
 
     Raises:
         Untimed: if the device was held back in every round.
     """
-    turns = rig.copies(workload.bytes)
-    copies, entered = lay_out(workload, rig, ordinary.drawn, turns), enter(turns)
+    count = rig.copies(workload.bytes)
+    copies, entered = lay_out(workload, rig, expected.inputs, count), enter(count)
     subject = Contender(workload.subject.name, copies.launches)
     persisting = rig.persisting_bytes()
     fixed = subject, entered.ceiling, entered.copy
@@ -123,28 +123,28 @@ def timed(
             peers.append(peer)
         except Exception as reason:  # others' code fails in ways of its own, and the race goes on
             absent.append(Absent(name=peer.name, reason=f"it fails in a chain: {reason}"))
-    taken = undisturbed(
+    taken = interleave(
         {str(index): sampled(chain) for index, chain in enumerate(chains)},
         rounds,
         rng,
-        rig.held_back,
+        held_back,
     )
     if taken.discarded == rounds:
         raise Untimed(disturbed(taken.discarded, rounds, taken.reasons))
-    otherwise, without = modes(workload, subject, chains[0], rig, rng)
-    facts = inquire(workload, copies, chains[0], ordinary, rig, persisting)
-    own, ceiling, copying, *others = (
+    otherwise, without = modes(workload, subject, chains[0], rig, rng, held_back)
+    facts = inquire(workload, copies, chains[0], expected, rig, persisting)
+    own, ceiling, copy, *others = (
         Measurement.of(each.name, times, workload.bytes, each.detail, each.ready_s)
         for each, times in zip((*fixed, *peers), taken.times.values())
     )
     return Timing.of(
         method=rig.methods[COLD_CHAIN],
-        copies=turns,
+        copies=count,
         subject=own,
         ceiling=ceiling,
         peers=others,
         absent=[*absent, *without],
-        copy_ceiling=copying,
+        copy_ceiling=copy,
         modes=otherwise,
         discarded=taken.discarded,
         held_back=taken.reasons,
@@ -153,7 +153,12 @@ def timed(
 
 
 def modes(
-    workload: Workload, subject: Contender, chain: Chain, rig: Rig, rng: random.Random
+    workload: Workload,
+    subject: Contender,
+    chain: Chain,
+    rig: Rig,
+    rng: random.Random,
+    held_back: HeldBack,
 ) -> tuple[list[Measurement], list[Absent]]:
     """The subject's other modes, and those that mean nothing here.
 
@@ -161,12 +166,14 @@ def modes(
         chain: of the subject's launches over all copies.
     """
     samples, absent = {COLD_SINGLE: rig.single(chain, subject.launches[0])}, []
-    if warms(workload.held, rig.l2_bytes):
+    if warms(workload.operand_bytes, rig.l2_bytes):
         samples[WARM_CHAIN] = sampled(rig.chain([subject.launches[0]] * GRAPH_LAUNCHES))
     else:
-        reason = f"{workload.held} bytes of operands do not stay in an L2 of {rig.l2_bytes}"
+        reason = (
+            f"{workload.operand_bytes} bytes of operands do not stay in an L2 of {rig.l2_bytes}"
+        )
         absent.append(Absent(name=WARM_CHAIN, reason=reason))
-    taken = undisturbed(samples, MODE_ROUNDS, rng, rig.held_back)
+    taken = interleave(samples, MODE_ROUNDS, rng, held_back)
     if taken.discarded == MODE_ROUNDS:
         reason = disturbed(taken.discarded, MODE_ROUNDS, taken.reasons)
         return [], [*absent, *(Absent(name=name, reason=reason) for name in samples)]
@@ -181,6 +188,7 @@ def rivals(
     rig: CudaRig,
     workload: Workload,
     patience: float,
+    alone: str,
     rng: random.Random,
     copies: int,
 ) -> Rivals:
@@ -188,9 +196,10 @@ def rivals(
 
     Args:
         patience: seconds that a peer may take to tune for the shape.
+        alone: why no peer is asked at all; empty if they are.
     """
     geometry, reads = ceiling.best(workload.bytes, copies, rig.clock, rng)
-    entered = [*_entered(workload, rig, patience, copies)]
+    entered = [*_entered(workload, rig, patience, alone, copies)]
     return Rivals(
         ceiling=Contender("read ceiling", reads, str(geometry)),
         copy=Contender("copy ceiling", copying(workload.bytes, copies), COPY),
@@ -200,12 +209,14 @@ def rivals(
 
 
 def _entered(
-    workload: Workload, rig: CudaRig, patience: float, copies: int
+    workload: Workload, rig: CudaRig, patience: float, alone: str, copies: int
 ) -> Iterator[Contender | Absent]:
     try:
         product: Product | Unavailable = Product.of(workload, workload.drawn(rig))
     except Unavailable as reason:
         product = reason
+    else:
+        product = Unavailable(alone) if alone else product
     for peer in PEERS:
         start = time.monotonic()
         try:

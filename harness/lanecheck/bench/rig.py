@@ -103,6 +103,3 @@ class Rig(Protocol):
 
     def persisting_launches(self, chain: Any) -> int | None:
         """Launches of a chain of this rig that ask the L2 to keep what they read; None if nobody tells."""
-
-    def held_back(self) -> Sequence[str]:
-        """What holds the device back now; empty if nothing does."""

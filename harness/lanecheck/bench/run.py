@@ -19,7 +19,7 @@ from lanecheck.bench.plan import FORMULA, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import ORACLE, deaf, pool_of
-from lanecheck.gpu import Gpu, reserved, unit
+from lanecheck.gpu import Gpu
 from lanecheck.memory import STICKY
 from lanecheck.subject import Params, load
 from lanecheck.toolchain import Toolchain
@@ -47,7 +47,8 @@ def run(
     Args:
         reference: the subject, ``module:ATTRIBUTE``.
         library: its library, built for these GPUs.
-        gpus: of one kind; each takes the next shape, and all contenders of a shape run on the same one.
+        gpus: of one kind, :func:`~lanecheck.gpu.reserved` by the caller; each takes the next shape, and all
+            contenders of a shape run on the same one.
         shapes: each with its configuration, and the seconds that a peer may take to tune for it.
         rounds: samples of every contender.
         seed: of values, and of the order of contenders.
@@ -61,13 +62,7 @@ def run(
     """
     bench = Bench(reference, library, build(gpus[0].cc, toolchain or Toolchain()), rounds, seed)
     header = headed(reference, library, gpus[0].name, rounds, seed)
-    with (
-        ExitStack() as stack,
-        LOG.opened(log, header) as journal,
-        _workers(gpus) as pools,
-    ):
-        for each in gpus:
-            stack.enter_context(reserved(unit(each.uuid), each.name, "bench"))
+    with LOG.opened(log, header) as journal, _workers(gpus) as pools:
         here = _environment(pools)
         if any(entry.environment != here for entry in journal.entries):
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")

@@ -11,9 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from lanecheck.bench.model import BenchRecord, Row, Spread, Timing
+from lanecheck.bench.model import BenchRecord, Row, Timing
 from lanecheck.bench.ncu import COLD, TOLERANCE, agreements, agrees, cold
-from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN
+from lanecheck.bench.rig import COLD_SINGLE
+from lanecheck.bench.spread import Spread
 from lanecheck.subject import title
 
 LISTED = 40
@@ -22,10 +23,9 @@ LISTED = 40
 
 def render(record: BenchRecord) -> Group:
     """The shapes, or where they are many what they come to; the peers; and what counts for nothing."""
-    rows = [row for row in record.rows if row.timing and row.void is None]
     void = [f"void: {shape(row)}: {row.void}" for row in record.rows if row.void]
     shapes = _shapes(record) if len(record.rows) <= LISTED else _summary(record)
-    return Group(shapes, _peers(rows), *(Text(line, style="red") for line in void))
+    return Group(shapes, _peers(_counted(record.rows)), *(Text(line, style="red") for line in void))
 
 
 def _shapes(record: BenchRecord) -> Table:
@@ -47,8 +47,8 @@ def _summary(record: BenchRecord) -> Table:
         table.add_column(heading, justify="right")
     for value in dict.fromkeys(row.params[axis] for row in record.rows):
         rows = [row for row in record.rows if row.params[axis] == value]
-        timings = [row.timing for row in rows if row.timing and row.void is None]
-        against = [peer[1].median for timing in timings if (peer := _fastest(timing))]
+        timings = _counted(rows)
+        against = [peer[1].median for timing in timings if (peer := timing.fastest)]
         table.add_row(
             str(value),
             str(len(rows)),
@@ -60,20 +60,18 @@ def _summary(record: BenchRecord) -> Table:
     return table
 
 
-def _peers(rows: Sequence[Row]) -> Table:
+def _peers(timings: Sequence[Timing]) -> Table:
     """One line a peer: its time over the subject's, as least, median and most of the shapes."""
-    timings = [row.timing for row in rows if row.timing]
     table = Table(caption="×: the peer's time over the subject's, above 1 the subject is faster")
     for heading in ("peer", "shapes", "×", "fastest", "absent"):
         table.add_column(heading, justify="left" if heading in ("peer", "absent") else "right")
-    fastest = Counter(peer[0] for timing in timings if (peer := _fastest(timing)))
+    fastest = Counter(peer[0] for timing in timings if (peer := timing.fastest))
     reasons: dict[str, Counter[str]] = {}
     for timing in timings:
-        for absent in timing.absent:
+        for absent in timing.absent_peers:
             reasons.setdefault(absent.name, Counter())[absent.reason] += 1
-    modes = {COLD_CHAIN, WARM_CHAIN, COLD_SINGLE}
-    named = {name: None for timing in timings for name in timing.speedup}
-    for name in [*named, *(name for name in reasons if name not in named and name not in modes)]:
+    raced = dict.fromkeys(name for timing in timings for name in timing.speedup)
+    for name in raced | dict.fromkeys(reasons):
         ratios = [timing.speedup[name].median for timing in timings if name in timing.speedup]
         why = [f"{count}: {reason}" for reason, count in reasons.get(name, Counter()).items()]
         table.add_row(
@@ -142,20 +140,19 @@ def _axes(record: BenchRecord) -> list[str]:
 def _numbers(row: Row) -> list[str]:
     if row.timing is None:
         return ["–"] * 5
-    timing, fastest = row.timing, _fastest(row.timing)
-    alone = [mode.time_us.median for mode in timing.modes if mode.name == COLD_SINGLE]
+    timing, fastest = row.timing, row.timing.fastest
+    alone = timing.mode(COLD_SINGLE)
     return [
         f"{timing.subject.time_us.median:.2f}",
         f"{timing.subject.gbps:.0f}",
         _percent(timing.share_of_ceiling),
-        f"{alone[0]:.2f}" if alone else "–",
+        f"{alone.time_us.median:.2f}" if alone else "–",
         f"{fastest[1].median:.3f} {escape(fastest[0])}" if fastest else "–",
     ]
 
 
-def _fastest(timing: Timing) -> tuple[str, Spread] | None:
-    """The peer that takes least, and its time over the subject's; None without peers."""
-    return min(timing.speedup.items(), key=lambda each: each[1].median, default=None)
+def _counted(rows: Sequence[Row]) -> list[Timing]:
+    return [timing for row in rows if (timing := row.counted)]
 
 
 def _percent(share: Spread) -> str:
@@ -176,7 +173,5 @@ def shape(row: Row) -> str:
 
 def span(record: BenchRecord) -> str:
     """Smallest and largest share of the ceiling in a record."""
-    shares = [
-        row.timing.share_of_ceiling.median for row in record.rows if row.timing and row.void is None
-    ]
+    shares = [timing.share_of_ceiling.median for timing in _counted(record.rows)]
     return f"{min(shares):.1%} to {max(shares):.1%}" if shares else "void"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from lanecheck.bench.model import Absent, Reading, Telemetry
+from lanecheck.bench.model import Absent, Reading
 
 T = TypeVar("T")
 
@@ -54,13 +54,6 @@ def watch(uuid: str) -> Iterator[Callable[[], tuple[str, ...]]]:
             yield tuple
         else:
             yield lambda: tuple(name for name in _reasons(nvml, gpu) or () if name in HELD_BACK)
-
-
-def held_back(found: Telemetry) -> list[str]:
-    """What of :data:`HELD_BACK` held the GPU back, before or after."""
-    readings = [each for each in (found.before, found.after) if isinstance(each, Reading)]
-    reasons = {reason for each in readings for reason in each.clock_event_reasons or ()}
-    return sorted(reasons & HELD_BACK)
 
 
 def driver_and_memory_clock(uuid: str) -> tuple[str | None, int | None]:

@@ -17,9 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-METHOD = "chain of launches in a cuda graph, rotating buffers, cold L2"
-WARM_CHAIN = "chain of launches in a cuda graph over one copy, warm L2"
-COLD_SINGLE = "one launch between two events, after a cold chain: cold L2, and nothing overlaps it"
 ROTATION = 600_000_000
 """Bytes of other copies that pass, at least, between two uses of one."""
 L2_MULTIPLE = 8
@@ -35,12 +32,6 @@ Launch = Callable[[int], Any]
 that launches which allocate their output do not all write the same memory."""
 Sample = Callable[[], float]
 """Takes one sample: microseconds a launch."""
-
-
-class Clock(Protocol):
-    """Turns launches, one for each copy of the operands, into something that can be sampled."""
-
-    def prepare(self, launches: Sequence[Launch]) -> Sample: ...
 
 
 class Chain(Protocol):
@@ -109,14 +100,18 @@ class Rounds:
     reasons: tuple[str, ...]
 
 
-def undisturbed(
+def interleave(
     samples: Mapping[str, Sample],
     rounds: int,
     rng: random.Random,
-    held_back: Callable[[], Sequence[str]],
+    held_back: Callable[[], Sequence[str]] = tuple,
 ) -> Rounds:
     """Sample every contender once a round, in random order, and drop the rounds in which the device was
-    held back; ``held_back``, asked after each sample, says by what."""
+    held back.
+
+    Args:
+        held_back: asked after each sample, says by what.
+    """
     kept: list[dict[str, float]] = []
     reasons: set[str] = set()
     for _ in range(rounds):
@@ -133,17 +128,6 @@ def undisturbed(
         discarded=rounds - len(kept),
         reasons=tuple(sorted(reasons)),
     )
-
-
-def interleave(
-    samples: Mapping[str, Sample], rounds: int, rng: random.Random
-) -> dict[str, tuple[float, ...]]:
-    """Sample every contender once a round, in random order.
-
-    Returns:
-        Microseconds a launch by contender, one a round, so that equal indices belong together.
-    """
-    return undisturbed(samples, rounds, rng, tuple).times
 
 
 class CudaGraphClock:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
 from lanecheck.bench.log import RowEntry
-from lanecheck.bench.model import Absent, Environment, Row, Telemetry
+from lanecheck.bench.model import Environment, Row, Telemetry
 from lanecheck.bench.plan import Workload
-from lanecheck.bench.race import Rivals
 from lanecheck.gpu import unit
 from lanecheck.subject import Params, load
 from lanecheck.trial import Target
@@ -45,11 +43,6 @@ class Bench:
     seed: int
 
 
-def begin(uuid: str) -> None:
-    """In a new process, before anything looks for a GPU: this one is its only one."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
-
-
 def environment() -> Environment:
     """This process's GPU and what drives it.
 
@@ -72,13 +65,13 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
     """
     start, torch = time.monotonic(), cuda_torch()
     found, uuid = described()
-    rig, ceiling = _instruments(bench)
+    rig, ceiling, held_back = _instruments(bench)
     target = Target(bench.reference, "cuda", (found.capability,), bench.library)
     rng = random.Random(f"{bench.seed} {params}")
     workload = Workload.of(plan.benchable(load(bench.reference)), params, bench.seed)
-    enter = partial(_rivals, ceiling, rig, workload, patience, alone, rng)
+    enter = partial(race.rivals, ceiling, rig, workload, patience, alone, rng)
     before = telemetry.read(uuid)
-    row = race.row(params, workload, target, rig, enter, bench.rounds, rng)
+    row = race.row(params, workload, target, rig, enter, bench.rounds, rng, held_back)
     read = Telemetry(before=before, after=telemetry.read(uuid))
     del workload, enter
     gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows
@@ -88,25 +81,9 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
     return RowEntry(seconds=time.monotonic() - start, environment=found, row=row)
 
 
-def _rivals(
-    ceiling: Ceiling,
-    rig: CudaRig,
-    workload: Workload,
-    patience: float,
-    alone: str,
-    rng: random.Random,
-    copies: int,
-) -> Rivals:
-    if not alone:
-        return race.rivals(ceiling, rig, workload, patience, rng, copies)
-    entered = race.rivals(ceiling, rig, workload, -1, rng, copies)  # less than any peer takes
-    absent = [Absent(name=peer.name, reason=alone) for peer in entered.absent]
-    return replace(entered, absent=absent)
-
-
 @cache
-def _instruments(bench: Bench) -> tuple[CudaRig, Ceiling]:
+def _instruments(bench: Bench) -> tuple[CudaRig, Ceiling, race.HeldBack]:
     """Made once: what a rig calls the device's own state is that of its beginning."""
     found, uuid = described()
-    held_back = _OPEN.enter_context(telemetry.watch(uuid))
-    return CudaRig(bench.library, found.l2_bytes, held_back), Ceiling(bench.ceiling, found.sms)
+    rig, ceiling = CudaRig(bench.library, found.l2_bytes), Ceiling(bench.ceiling, found.sms)
+    return rig, ceiling, _OPEN.enter_context(telemetry.watch(uuid))

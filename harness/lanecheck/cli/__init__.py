@@ -14,14 +14,24 @@ import typer
 from rich.markup import escape
 
 from lanecheck import __version__
-from lanecheck.cli import breaking, builds, checks, comparing, landmarks, order, records, sanitize
+from lanecheck.cli import (
+    benching,
+    breaking,
+    builds,
+    checks,
+    comparing,
+    landmarks,
+    order,
+    records,
+    sanitize,
+)
 from lanecheck.cli.options import err
 from lanecheck.errors import CannotRun, LanecheckError
 
 INTERRUPTED = 130
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-for group in (checks, breaking, landmarks, order, sanitize, builds, comparing, records):
+for group in (checks, breaking, landmarks, order, sanitize, builds, comparing, benching, records):
     for command in group.COMMANDS:
         app.command()(command)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from lanecheck.cli import recording
 from lanecheck.cli.checks import ArchOption
 from lanecheck.cli.options import (
+    ARCH,
     JsonOption,
     MatrixOption,
     RecordOption,
@@ -48,7 +49,7 @@ def faults(
     device: Annotated[
         str, typer.Option(help="host, cuda, or both: then also where they differ.")
     ] = "host",
-    arch: ArchOption = "sm_90a",
+    arch: ArchOption = ARCH,
     record: RecordOption = False,
     json_file: JsonOption = None,
     workers: WorkersOption = None,

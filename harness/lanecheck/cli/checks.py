@@ -15,6 +15,7 @@ from lanecheck.build import NO_OVERLAY
 from lanecheck.campaign import fuzz as run_campaign
 from lanecheck.cli import recording
 from lanecheck.cli.options import (
+    ARCH,
     BudgetOption,
     CasesOption,
     JsonOption,
@@ -127,7 +128,7 @@ def fuzz(
     seed: SeedOption = 0,
     variant: VariantOption = "plain",
     device: DeviceOption = "host",
-    arch: ArchOption = "sm_90a",
+    arch: ArchOption = ARCH,
     fault: FaultOption = None,
     record: RecordOption = False,
     json_file: JsonOption = None,
@@ -177,7 +178,7 @@ def replay(
     variant: VariantOption = "plain",
     fault: FaultOption = None,
     device: DeviceOption = "host",
-    arch: ArchOption = "sm_90a",
+    arch: ArchOption = ARCH,
     trace: Annotated[
         bool, typer.Option("--trace", help="Name the first mma, lane and register that is wrong.")
     ] = False,

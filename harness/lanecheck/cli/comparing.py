@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -33,13 +33,13 @@ from lanecheck.bench.paired.table import (
     unwatched,
 )
 from lanecheck.cli import recording
-from lanecheck.cli.checks import ArchOption
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
     RecordOption,
-    SeedOption,
     SubjectOption,
+    TimedArchOption,
+    TimingSeedOption,
     matrix_path,
     out,
     read_gpus,
@@ -61,25 +61,30 @@ EXIT_CODES = {Verdict.SLOW: 1, Verdict.INSUFFICIENT: CannotRun.exit_code}
 
 def compare(
     base: Annotated[str, typer.Argument(help="A git revision, or a folder of a checkout.")],
-    head: Annotated[str, typer.Argument(help="Another; '.' is the working tree.")],
+    head: Annotated[
+        str, typer.Argument(help="Revision or folder to judge; '.' is the working tree.")
+    ],
     device: Annotated[str, typer.Option(help="cuda or host.")] = "cuda",
-    arch: ArchOption = "sm_90a",
+    arch: TimedArchOption = None,
     gpu: Annotated[
-        int, typer.Option(min=0, help="Which of the GPUs that load the arch, as nvidia-smi counts.")
+        int, typer.Option(min=0, help="Which of the GPUs that load the arch, from 0.")
     ] = 0,
     pairs: Annotated[
-        int, typer.Option(min=1, help="Of base and head; as many of base alone.")
+        int,
+        typer.Option(
+            min=1, help="Pairs of base and head; as many of base and base are the control."
+        ),
     ] = PAIRS,
     rounds: Annotated[
         int, typer.Option(min=1, help="Samples of each config in a process.")
     ] = comparison.ROUNDS,
-    seed: SeedOption = 0,
+    seed: TimingSeedOption = 0,
     force: Annotated[bool, typer.Option("--force", help="Time even identical code.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")] = False,
     log: Annotated[
         Optional[Path],
         typer.Option(
-            help="Of every process; a cut run goes on from it, a finished one deletes it."
+            help="File that keeps each process; a cut run goes on from it, a finished one deletes it."
         ),
     ] = None,
     json_file: JsonOption = None,
@@ -107,7 +112,9 @@ def compare(
     reference = subject or loaded.subject
     with (
         _ending_in_order(),
-        reserved(place.unit, place.machine, f"compare {base} {head}"),
+        reserved(place.unit, place.machine, f"compare {base} {head}")
+        if place.unit
+        else nullcontext(),
         checked_out(base, head, root, reference) as arms,
         FreshProcesses(environment) as processes,
         Progressing(out) as listener,
@@ -125,10 +132,8 @@ def compare(
         differs = ", ".join(found.changes)
         listener.end(f"base and head differ in {differs}" if differs else "base and head are alike")
         log = log or root / LOGS / found.log
-        if device == "host":
-            out.print(host_rig.SAYS_NOTHING)
-        if (needed := pairs_needed(len(found.configs))) > pairs:
-            out.print(f"{len(found.configs)} configs need {needed} pairs: expect INSUFFICIENT")
+        if found.changes or force:
+            _print_doubts(found)
         if plan:
             _print_plan(found, processes, log, force, listener)
             return
@@ -162,7 +167,7 @@ def power(
     ],
     runs: Annotated[int, typer.Option(min=300, help="Simulated runs of the gate.")] = 10_000,
     pairs: Annotated[int, typer.Option(min=1, help="Of base and head in a simulated run.")] = PAIRS,
-    seed: SeedOption = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     record: RecordOption = False,
     json_file: JsonOption = None,
     path: MatrixOption = None,
@@ -219,7 +224,9 @@ def _published(root: Path, header: Header) -> Published | None:
     return None
 
 
-def _place(loaded: Matrix, device: str, arch: str, index: int) -> tuple[Place, dict[str, str]]:
+def _place(
+    loaded: Matrix, device: str, arch: str | None, index: int
+) -> tuple[Place, dict[str, str]]:
     """Where it runs, and the environment of its processes.
 
     Raises:
@@ -236,7 +243,7 @@ def _place(loaded: Matrix, device: str, arch: str, index: int) -> tuple[Place, d
         count = (
             "1 GPU, which is --gpu 0" if len(here) == 1 else f"{len(here)} GPUs, from --gpu 0 on"
         )
-        raise BadInput(f"there is no --gpu {index}: {arch} is loaded here by {count}")
+        raise BadInput(f"there is no --gpu {index}: {chosen.name} is loaded here by {count}")
     taken = here[index]
     return Place("cuda", chosen, taken.cc, taken.name, unit(taken.uuid)), {
         **environment,
@@ -252,6 +259,14 @@ def _ending_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _print_doubts(found: comparison.Prepared) -> None:
+    """What is known before anything is timed to say little."""
+    if found.place.device == "host":
+        out.print(host_rig.SAYS_NOTHING)
+    if (needed := pairs_needed(len(found.configs))) > found.header.pairs:
+        out.print(f"{len(found.configs)} configs need {needed} pairs: expect INSUFFICIENT")
 
 
 def _print_plan(

@@ -11,6 +11,7 @@ from lanecheck import landmarks as named
 from lanecheck.cli import recording
 from lanecheck.cli.checks import ArchOption, DeviceOption, FaultOption
 from lanecheck.cli.options import (
+    ARCH,
     JsonOption,
     MatrixOption,
     RecordOption,
@@ -38,7 +39,7 @@ def landmarks(
     group: Annotated[Optional[list[str]], typer.Option(help="Only these; repeatable.")] = None,
     variant: VariantOption = "plain",
     device: DeviceOption = "host",
-    arch: ArchOption = "sm_90a",
+    arch: ArchOption = ARCH,
     fault: FaultOption = None,
     record: RecordOption = False,
     json_file: JsonOption = None,

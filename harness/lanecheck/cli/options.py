@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -32,6 +32,9 @@ from lanecheck.verdict import Outcome
 out = console()
 err = console(stderr=True)
 
+ARCH = "sm_90a"
+"""What runs on a GPU unless --arch says otherwise: the kernel is tuned for it."""
+
 MatrixOption = Annotated[
     Optional[Path], typer.Option("--matrix", help="matrix.yaml; found upwards from here if absent.")
 ]
@@ -40,6 +43,11 @@ SubjectOption = Annotated[
     typer.Option("--subject", help="module:ATTRIBUTE; the matrix's own if absent."),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the campaign.")]
+TimingSeedOption = Annotated[int, typer.Option("--seed", help="Seed of values and of the order.")]
+TimedArchOption = Annotated[
+    Optional[str],
+    typer.Option("--arch", help=f"Which build to time; {ARCH}, or the GPU's own, if absent."),
+]
 BudgetOption = Annotated[
     Optional[str], typer.Option("--budget", help="Time instead of --cases, e.g. 60s, 5m.")
 ]
@@ -115,7 +123,7 @@ def read_target(
     reference: str,
     variant: str,
     device: str = "host",
-    arch: str = "sm_90a",
+    arch: str = ARCH,
     fault: str | None = None,
 ) -> Target:
     """Build what the options name, with a fault injected if one is."""
@@ -135,29 +143,42 @@ def read_target(
     return Target(reference, "cuda", (here[0].cc,), library, arch, alike)
 
 
-def read_gpus(loaded: Matrix, device: str, arch: str) -> tuple[Arch, list[Gpu]]:
+def read_gpus(loaded: Matrix, device: str, arch: str | None) -> tuple[Arch, list[Gpu]]:
     """What --arch names, and the GPUs of this machine that load it, for a --device that is not the host.
+
+    Args:
+        arch: that of :func:`arch_for` if absent.
 
     Raises:
         BadInput: if the device is not cuda, or there is no such arch. CannotRun: if there is no such GPU.
     """
     if device != "cuda":
         raise BadInput(f"--device is host or cuda, not '{device}'")
-    (chosen,) = chosen_archs(loaded, [arch])
-    here = [found for found in gpu.detect() if found.cc in chosen.loads_on]
+    found = gpu.detect()
+    (chosen,) = chosen_archs(loaded, [arch or arch_for(loaded, found) or ARCH])
+    here = [each for each in found if each.cc in chosen.loads_on]
     if not here:
-        others = (f"; {made}" for made in _archs_made_for_those_here(loaded))
-        raise CannotRun(f"no GPU on this machine loads {arch}; use --device host{''.join(others)}")
+        kinds = {each.name: arch_for(loaded, [each]) for each in found}
+        others = "".join(f"; --arch {made} for {kind}" for kind, made in kinds.items() if made)
+        raise CannotRun(f"no GPU on this machine loads {chosen.name}; use --device host{others}")
     return chosen, here
 
 
-def _archs_made_for_those_here(loaded: Matrix) -> Iterator[str]:
-    """For each kind of GPU on this machine, the arch nearest to it."""
-    for found in {each.name: each for each in gpu.detect()}.values():
-        fit = [arch for arch in loaded.archs.values() if found.cc in arch.loads_on]
-        if fit:  # in the matrix's order each native arch is nearer than those before it
-            nearest = [arch for arch in fit if arch.role != "fallback"] or fit
-            yield f"--arch {nearest[-1].name} for {found.name}"
+def arch_for(loaded: Matrix, gpus: Sequence[Gpu]) -> str | None:
+    """The arch that belongs to these GPUs: :data:`ARCH` if one of them loads it, or else what is made for the
+    first that any arch is for; None if none is."""
+    if ARCH in loaded.archs and any(each.cc in loaded.archs[ARCH].loads_on for each in gpus):
+        return ARCH
+    for each in gpus:
+        fit = [arch for arch in loaded.archs.values() if each.cc in arch.loads_on]
+        if fit:
+            return max(fit, key=_nearness).name
+    return None
+
+
+def _nearness(arch: Arch) -> tuple[bool, list[int]]:
+    """Machine code before PTX, and of that the one for the newest GPU."""
+    return arch.role != "fallback", [int(part) for part in arch.loads_on[0].split(".")]
 
 
 def refuse_to_record(fault: str | None, subject: str | None) -> None:

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from lanecheck import cases
 from lanecheck.cli.checks import ArchOption, DeviceOption, FaultOption
 from lanecheck.cli.options import (
+    ARCH,
     JsonOption,
     MatrixOption,
     SubjectOption,
@@ -34,7 +35,7 @@ def tree(
     variant: VariantOption = "plain",
     fault: FaultOption = None,
     device: DeviceOption = "host",
-    arch: ArchOption = "sm_90a",
+    arch: ArchOption = ARCH,
     json_file: JsonOption = None,
     subject: SubjectOption = None,
     path: MatrixOption = None,

@@ -1,158 +1,21 @@
-"""bench, history, site, init."""
+"""history, site, init."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import count
-from math import inf
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from lanecheck import gpu
-from lanecheck.bench import cost, ncu
-from lanecheck.bench.log import LOG, BenchHeader, headed, lasting
-from lanecheck.bench.model import BenchRecord
-from lanecheck.bench.plan import BenchSubject, benchable, swept
-from lanecheck.bench.run import ROUNDS
-from lanecheck.bench.run import run as run_bench
-from lanecheck.bench.table import render, render_profiled, span
-from lanecheck.cli import recording
-from lanecheck.cli.options import (
-    JsonOption,
-    MatrixOption,
-    RecordOption,
-    SeedOption,
-    SubjectOption,
-    built,
-    chosen_archs,
-    err,
-    matrix_path,
-    out,
-    read_matrix,
-    relative,
-    toolchain,
-)
-from lanecheck.errors import BadInput, CannotRun
-from lanecheck.gpu import Gpu
-from lanecheck.matrix import Device, Matrix
+from lanecheck.bench.plan import benchable, swept
+from lanecheck.bench.table import span
+from lanecheck.cli.options import MatrixOption, matrix_path, out, read_matrix, relative
+from lanecheck.errors import BadInput
 from lanecheck.reports import model, store
-from lanecheck.reports.model import CellRecord, Report, Status
+from lanecheck.reports.model import Report, Status
 from lanecheck.site import pages
-from lanecheck.subject import Params, load, title
-from lanecheck.terminal import Progressing
-
-LOGS = Path(".lanecheck") / "bench"
-ARCH = "sm_90a"
-"""What is timed where a GPU loads it, unless --arch says otherwise: the kernel is tuned for it."""
-
-
-def bench(
-    record: RecordOption = False,
-    arch: Annotated[
-        Optional[str],
-        typer.Option(help="Which build to time; sm_90a, or the GPU's own, if absent."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Samples of each contender.")] = ROUNDS,
-    seed: SeedOption = 0,
-    sweep: Annotated[
-        bool, typer.Option("--sweep", help="Every shape the subject knows, not the usual few.")
-    ] = False,
-    only: Annotated[
-        Optional[list[str]], typer.Option(help="Shapes with this alone, such as m=1 or n=4096.")
-    ] = None,
-    profile: Annotated[
-        bool, typer.Option("--ncu", help="Hold three shapes against Nsight Compute, too.")
-    ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")] = False,
-    log: Annotated[
-        Optional[Path], typer.Option(help="Of every row; a cut run goes on from it.")
-    ] = None,
-    json_file: JsonOption = None,
-    subject: SubjectOption = None,
-    path: MatrixOption = None,
-) -> None:
-    """Measure the kernel's bandwidth on this machine's GPUs.
-
-    L2 is cold; the read ceiling and the peers are measured in the same run, on the same GPU. Several GPUs
-    of a kind share the shapes. Interrupt it when you like: the same command goes on. The cell is verified by
-    the subject's usual shapes, all of them, in 30 rounds or more. Exit code 1 means that a shape is not
-    correct or its times are in doubt; with --ncu also bytes or times that Nsight Compute does not confirm
-    within 2 %, or an L2 that it finds warm. 3 means that a shape could not be timed: no memory, no end, or a
-    GPU that was held back.
-
-    Example: lanecheck bench --record
-    """
-    root, loaded = matrix_path(path).parent, read_matrix(path)
-    reference = subject or loaded.subject
-    tools, here = toolchain(), gpu.matched(gpu.detect(), loaded)
-    arch = arch or _own(loaded, here)
-    (chosen,) = chosen_archs(loaded, [arch])
-    devices = [name for name in here if loaded.devices[name].cc in chosen.loads_on]
-    if not devices:
-        others = f"; --arch chooses another for {', '.join(here)}" if here else ""
-        raise CannotRun(f"no GPU of matrix.yaml that loads {arch} is on this machine{others}")
-    if devices[1:]:
-        err.print(
-            f"timing {arch} on {devices[0]}, not on {', '.join(devices[1:])}: "
-            "CUDA_VISIBLE_DEVICES chooses",
-            soft_wrap=True,
-        )
-    kernel, gpus = benchable(load(reference)), here[devices[0]]
-    program = ncu.find() if profile else None
-    ((_, library),) = built(loaded, kernel, [arch], tools)
-    every = swept(kernel) if sweep else [(params, inf) for params in kernel.bench_params()]
-    shapes = [(params, patience) for params, patience in every if _has(params, only or [])]
-    if not shapes:
-        raise BadInput(f"no shape has {' '.join(only or [])}")
-    header = headed(reference, library.path, gpus[0].name, rounds, seed)
-    log = log or root / LOGS / f"{header.library_sha256[:12]}-{devices[0]}.jsonl"
-    if plan:
-        _print_plan(kernel, shapes, header, log, loaded.devices[devices[0]], len(gpus))
-        return
-    with Progressing(out) as listener:
-        listener.stage("bench", len(shapes))
-        rows = count(1)
-        done = run_bench(
-            reference,
-            library.path,
-            gpus,
-            shapes,
-            rounds=rounds,
-            seed=seed,
-            log=log,
-            toolchain=tools,
-            on_row=lambda row: listener.advance(next(rows), title(row.params)),
-        )
-        good = False if any(row.disproven for row in done.rows) else done.valid or None
-        listener.end(f"{len(done.rows)} shapes on {done.environment.gpu}", good)
-    out.print(render(done))
-    if program:
-        done = _profiled(program, reference, library.path, gpus, done)
-    wrong = [row.void for row in done.rows if row.void and row.disproven]
-    wrong += [doubt for each in ncu.agreements(done) for doubt in each.doubts]
-    lacking = _lacking(done, kernel.bench_params())
-    cells = []
-    if wrong or not lacking:
-        status = Status.DISPROVEN if wrong else Status.VERIFIED
-        reason = "; ".join(wrong) or f"{len(done.rows)} shapes"
-        cells = [
-            CellRecord(arch=arch, device=devices[0], job="bench", status=status, reason=reason)
-        ]
-    else:
-        out.print(f"benchmarked stays unverified: {lacking}", soft_wrap=True)
-    recording.save(reference, path, record, json_file, cells=cells, bench=done)
-    if all(map(lasting, done.rows)):
-        log.unlink()  # nothing is left to go on with
-    untimed = [row for row in done.rows if row.unsettled]
-    if untimed and not wrong:
-        raise CannotRun(
-            f"{len(untimed)} of {len(done.rows)} shapes could not be timed, {title(untimed[0].params)}: "
-            f"{untimed[0].void}; the same command tries them again"
-        )
-    raise typer.Exit(1 if wrong else 0)
+from lanecheck.subject import Params, load
 
 
 def history(path: MatrixOption = None) -> None:
@@ -198,76 +61,7 @@ def init(
     print(f"{output}: now run lanecheck fuzz --subject {output.stem}:SUBJECT --cases 200")
 
 
-COMMANDS = (bench, history, site, init)
-
-
-def _profiled(
-    program: ncu.Ncu, reference: str, library: Path, gpus: Sequence[Gpu], done: BenchRecord
-) -> BenchRecord:
-    """The record with what Nsight Compute measures of it, which is printed beside it.
-
-    Raises:
-        CannotRun: as :func:`lanecheck.bench.ncu.profiled`; the log of the rows stays.
-    """
-    with Progressing(out) as listener:
-        listener.stage("ncu", len(ncu.chosen(done.rows)))
-        measured = count(1)
-        try:
-            held = ncu.profiled(
-                program,
-                reference,
-                library,
-                gpus,
-                done,
-                on_row=lambda row: listener.advance(next(measured), title(row.params)),
-            )
-        except CannotRun as reason:
-            raise CannotRun(f"{reason}; the rows are logged: without --ncu they are kept") from None
-        doubts = [doubt for each in ncu.agreements(held) for doubt in each.doubts]
-        if not held.profiled:
-            listener.end("no shape counts, so that none was measured", good=None)
-        elif doubts:
-            listener.end("; ".join(doubts), good=False)
-        else:
-            shapes = f"{len(held.profiled)} of {len(held.profiled)} shapes"
-            agree = f"bytes and times agree within {100 * ncu.TOLERANCE:g} %"
-            listener.end(f"{shapes}: {agree}, and the timed chains are cold")
-    if held.profiled:
-        out.print(render_profiled(held))
-    return held
-
-
-def _own(loaded: Matrix, here: Iterable[str]) -> str:
-    """The arch to time where none is named: :data:`ARCH` if one of the devices loads it, or else the machine
-    code that is made for the first of them."""
-    archs = [arch for arch in loaded.archs.values() if arch.role != "fallback"]
-    for name in here:
-        cc = loaded.devices[name].cc
-        if ARCH in loaded.archs and cc in loaded.archs[ARCH].loads_on:
-            return ARCH
-    for name in here:
-        cc = loaded.devices[name].cc
-        if own := [arch for arch in archs if cc in arch.loads_on]:
-            return max(
-                own, key=lambda arch: [int(part) for part in arch.loads_on[0].split(".")]
-            ).name
-    return ARCH
-
-
-def _lacking(done: BenchRecord, usual: Sequence[Params]) -> str | None:
-    """Why a record verifies no cell, or None if it does.
-
-    Args:
-        usual: the shapes that must have been timed.
-    """
-    timed = [row.params for row in done.rows if row.timing and row.void is None]
-    missing = [params for params in usual if dict(params) not in timed]
-    if missing:
-        least = f"{len(missing)} of the subject's {len(usual)} usual shapes were not timed"
-        return f"{least}, such as {title(missing[0])}"
-    if done.rounds < ROUNDS:
-        return f"{done.rounds} rounds, where it takes {ROUNDS}"
-    return None
+COMMANDS = (history, site, init)
 
 
 def _swept(reference: str) -> list[Params]:
@@ -276,51 +70,6 @@ def _swept(reference: str) -> list[Params]:
         return [params for params, _ in swept(benchable(load(reference)))]
     except BadInput:
         return []
-
-
-def _has(params: Params, values: Sequence[str]) -> bool:
-    """Whether a shape has every ``name=value``."""
-    for each in values:
-        name, _, value = each.partition("=")
-        if name not in params:
-            raise BadInput(f"--only {each}: a shape has {', '.join(params)}, such as m=1")
-        if str(params[name]) != value:
-            return False
-    return True
-
-
-def _print_plan(
-    subject: BenchSubject,
-    shapes: Sequence[tuple[Params, float]],
-    header: BenchHeader,
-    log: Path,
-    device: Device,
-    gpus: int,
-) -> None:
-    """How many shapes are left, and about how long they take."""
-
-    def rule(params: Params, patience: float) -> float:
-        size = subject.traffic(params)
-        return cost.seconds(size, header.rounds, device.datasheet_gbps or 1, patience)
-
-    asked = {str(dict(params)): patience for params, patience in shapes}
-    done = {str(each.row.params): each for each in LOG.entries(log, header)}
-    left = [rule(*shape) for shape in shapes if str(dict(shape[0])) not in done]
-    known = [
-        (rule(each.row.params, asked[name]), each.seconds)
-        for name, each in done.items()
-        if name in asked and each.seconds
-    ]
-    logged = f", {len(shapes) - len(left)} of them in {relative(log)}" if known else ""
-    over = f" on {gpus} GPUs" if gpus > 1 else ""
-    by = "by the seconds of those in the log" if known else "by rule of thumb"
-    peers = [len(cost.asked(patience)) for patience in asked.values()]
-    number = f"{min(peers)}" + (f" to {max(peers)}" if max(peers) > min(peers) else "")
-    out.print(
-        f"{len(shapes)} shapes{logged}, each against both ceilings and {number} peers: about "
-        f"{cost.estimate(left, known) / gpus:,.0f} s{over}, {by}",
-        soft_wrap=True,
-    )
 
 
 def _shown(report: Report) -> str:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from lanecheck.bench.model import BenchRecord, Row, Spread, Timing
-from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
+from lanecheck.bench.model import BenchRecord, Row, Timing
+from lanecheck.bench.spread import Spread
 from lanecheck.reports.model import Report
 from lanecheck.subject import Params, title
 
 T = TypeVar("T")
 AXES = "mnk"
-MODES = (COLD_SINGLE, WARM_CHAIN)
 SHORT = 8
 """Most letters of a peer's short name."""
 
@@ -62,7 +61,7 @@ class Shown:
     @property
     def timing(self) -> Timing | None:
         """None if void."""
-        return None if self.row.void else self.row.timing
+        return self.row.counted
 
     @property
     def at(self) -> tuple[int, int, int] | None:
@@ -87,11 +86,8 @@ class Shown:
     @property
     def best(self) -> Best | None:
         """None if void, or if no peer took part."""
-        speedup = self.timing.speedup if self.timing else {}
-        if not speedup:
-            return None
-        name = min(speedup, key=lambda peer: speedup[peer].median)
-        return Best(name, speedup[name])
+        fastest = self.timing.fastest if self.timing else None
+        return Best(*fastest) if fastest else None
 
 
 @dataclass(frozen=True)
@@ -296,9 +292,8 @@ def _peers(rows: Iterable[Shown]) -> list[str]:
     names: dict[str, None] = {}
     for timing in (shown.timing for shown in rows if shown.timing):
         names |= dict.fromkeys(timing.speedup)
-        names |= dict.fromkeys(each.name for each in timing.absent)
-    modes = {mode.name for shown in rows if shown.timing for mode in shown.timing.modes}
-    return [name for name in names if name not in modes and name not in MODES]
+        names |= dict.fromkeys(each.name for each in timing.absent_peers)
+    return list(names)
 
 
 def _peer(name: str, short: str, rows: Sequence[Shown]) -> Peer:
@@ -309,7 +304,7 @@ def _peer(name: str, short: str, rows: Sequence[Shown]) -> Peer:
             if name in timing.speedup:
                 raced.append((shown, timing.speedup[name]))
                 continue
-            said = [each.reason for each in timing.absent if each.name == name]
+            said = [each.reason for each in timing.absent_peers if each.name == name]
             reasons.append(said[0] if said else "the record does not name it")
     by_m: dict[int, list[float]] = {}
     for shown, speedup in raced:

@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from lanecheck.bench.model import Measurement, Spread
+from lanecheck.bench.model import Measurement
+from lanecheck.bench.spread import Spread
 from lanecheck.site.bandwidth import AXES, Shown, Standing
 
 SUBJECT, READ, COPY, PEER, MODE, ABSENT = (

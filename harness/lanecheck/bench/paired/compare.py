@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from lanecheck.bench import telemetry
 from lanecheck.bench.journal import Journal
 from lanecheck.bench.paired.arms import Arm
 from lanecheck.bench.paired.fresh import ProcessLost
@@ -310,8 +309,8 @@ def _process(
     ]
     if wrong:
         raise ProcessLost(f"{wrong[0]}: other outputs than those that were shown correct")
-    if found.telemetry and (reasons := telemetry.held_back(found.telemetry)):
-        raise ProcessLost(f"the GPU was held back: {', '.join(reasons)}")
+    if found.held_back:
+        raise ProcessLost(f"the GPU was held back: {', '.join(found.held_back)}")
     return ProcessRecord(
         pair=turn.pair,
         kind=turn.kind,

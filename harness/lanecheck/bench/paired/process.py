@@ -13,13 +13,14 @@ import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from lanecheck.bench import correctness, telemetry
-from lanecheck.bench.correctness import Ordinary
+from lanecheck.bench.correctness import Expected
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import described
 from lanecheck.bench.doubts import OF_TIMES, Facts, doubts
@@ -33,7 +34,7 @@ from lanecheck.bench.paired.tasks import TASK, Answer, Build, Offer, Show, Shown
 from lanecheck.bench.plan import BenchSubject, Copies, Workload, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.bench.timing import GRAPH_LAUNCHES, interleave, sampled
-from lanecheck.build import build_device, build_host, tree
+from lanecheck.build import build_device, build_host, package_digests
 from lanecheck.errors import BadInput, LanecheckError
 from lanecheck.inspect import inspect
 from lanecheck.subject import Params, Subject, load
@@ -73,7 +74,7 @@ def built(task: Build) -> Offer:
         }.items()
     }
     if subject.recipe is None:
-        code = Code(gpu=None, library=None, files=_files(package, None))
+        code = Code(gpu=None, library=None, files=package_digests(package, None))
         return Offer(library=None, code=code, **offer)
     tools, gpu = Toolchain(), None
     if task.arch:
@@ -84,7 +85,7 @@ def built(task: Build) -> Offer:
     code = Code(
         gpu=gpu,
         library=machine_code.digest(library.path),
-        files=_files(package, subject.recipe.root),
+        files=package_digests(package, subject.recipe.root),
     )
     return Offer(library=str(library.path), code=code, **offer)
 
@@ -96,24 +97,21 @@ def shown(task: Show) -> Shown:
     workload = Workload.of(subject, task.params, task.seed)
     library = Path(task.library) if task.library else None
     target = Target(task.subject, task.device, (task.capability,), library, task.arch)
-    judgements = correctness.judge(workload, task.params, target, rig)
-    if not doubt(judgements):
-        further, ordinary = correctness.ordinary(workload, rig)
-        judgements += further
-    if reason := doubt(judgements):
-        return Shown(doubt=reason, output=None)
+    judgements, expected = correctness.shown(workload, task.params, target, rig)
+    if expected is None:
+        return Shown(doubt=doubt(judgements), output=None)
     if task.device == "cuda":  # on a host the gate is only exercised
-        found = doubts(_facts(workload, ordinary, rig))
+        found = doubts(_facts(workload, expected, rig))
         if said := "; ".join(str(each) for each in found if each.fault not in OF_TIMES):
             return Shown(doubt=said, output=None)
-    return Shown(doubt=None, output=_digest(ordinary.from_drawn))
+    return Shown(doubt=None, output=_digest(expected.outputs))
 
 
-def _facts(workload: Workload, ordinary: Ordinary, rig: Rig) -> Facts:
+def _facts(workload: Workload, expected: Expected, rig: Rig) -> Facts:
     """Of launches as they will be timed."""
-    copies = lay_out(workload, rig, ordinary.drawn, rig.copies(workload.bytes))
+    copies = lay_out(workload, rig, expected.inputs, rig.copies(workload.bytes))
     persisting = rig.persisting_bytes()
-    return inquire(workload, copies, rig.chain(copies.launches), ordinary, rig, persisting)
+    return inquire(workload, copies, rig.chain(copies.launches), expected, rig, persisting)
 
 
 def timed(task: Time) -> Timed:
@@ -128,12 +126,14 @@ def timed(task: Time) -> Timed:
     rig.settle()
     if least := rig.least():
         samples[_LEAST] = sampled(rig.chain([least] * GRAPH_LAUNCHES))
-    before = _reading(task)
-    taken = interleave(samples, task.rounds, random.Random(task.order))
+    before, order = _reading(task), random.Random(task.order)
+    with _watch(task) as held_back:
+        taken = interleave(samples, task.rounds, order, held_back)
     after = _reading(task)
     rig.settle()
-    medians = {name: median(times) for name, times in taken.items()}
+    medians = {name: median(times) for name, times in taken.times.items() if times}
     return Timed(
+        held_back=taken.reasons,
         least_us=medians.pop(_LEAST, None),
         medians_us=medians,
         outputs={
@@ -159,18 +159,6 @@ def _own(task: Task) -> tuple[BenchSubject, Path]:
     return found, file.parent if file.name == "__init__.py" else file
 
 
-def _files(package: Path, sources: Path | None) -> dict[str, str]:
-    """Digests of the package's files, without those that the library is compiled from."""
-    if package.is_file():
-        return {package.name: hashlib.sha256(package.read_bytes()).hexdigest()}
-    compiled = sources.resolve() if sources else None
-    return {
-        name: digest
-        for name, digest in tree(package).items()
-        if compiled is None or not (package / name).is_relative_to(compiled)
-    }
-
-
 def _asked(subject: Subject, method: str, *given: str) -> Sequence[Params] | None:
     """What an optional method returns."""
     found: Callable[..., Sequence[Params]] | None = getattr(subject, method, None)
@@ -184,7 +172,11 @@ def _rig(task: Show | Time) -> Rig:
     if library is None:
         raise BadInput("a subject that is a callable is compared with --device host")
     found, _ = described()
-    return CudaRig(library, found.l2_bytes, tuple)
+    return CudaRig(library, found.l2_bytes)
+
+
+def _watch(task: Time) -> AbstractContextManager[Callable[[], Sequence[str]]]:
+    return nullcontext(tuple) if task.device == "host" else telemetry.watch(described()[1])
 
 
 def _reading(task: Time) -> Reading | Absent | None:
@@ -219,7 +211,3 @@ def _digest(outputs: Mapping[str, Array]) -> str:
 def _say(error: LanecheckError) -> int:
     print(" ".join(str(error).split()), file=sys.stderr)
     return error.exit_code
-
-
-if __name__ == "__main__":
-    respond(sys.stdin.read())

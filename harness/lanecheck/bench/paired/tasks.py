@@ -96,13 +96,15 @@ class Time(_OfLibrary):
 class Timed(Strict):
     """
     Attributes:
-        medians_us: of the rounds, microseconds a launch.
+        held_back: what held the GPU back in some round; of a round in which something did, no sample counts.
+        medians_us: of the rounds that count, microseconds a launch.
         least_us: the same of the least launch there is; None for host execution.
         outputs: as in :class:`Shown`, by config, after the last launch.
         telemetry: before and after; None for host execution.
     """
 
     medians_us: dict[str, Microseconds]
+    held_back: tuple[str, ...]
     least_us: Optional[Microseconds]
     outputs: dict[str, str]
     telemetry: Optional[Telemetry]

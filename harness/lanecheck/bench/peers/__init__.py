@@ -1,7 +1,8 @@
 """Peers: other ways to compute ``y = x · Wᵀ`` in BF16, timed in the same run.
 
 A default heuristic is a weak peer. These are the best that torch and what installs beside it offer,
-each tuned for the shape, with the weights in the layout it likes, and shown right before it may race.
+tuned for the shape where they can be, each with the weights in the layout it likes, and shown right before
+it may race.
 One that cannot take part is named in the record with the reason, so that a missing comparison never
 looks like a won one.
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from lanecheck.bench.device import float64_product
 from lanecheck.bench.plan import Workload
 
 TOLERANCE = 1e-2
 """Of the relative Frobenius error. Rounding each output to BF16 once errs by 2⁻⁹ = 0.2 % at most, and
 FP32 accumulation adds some √K · 2⁻²⁴; a split K whose parts are summed in BF16 rounds a few times more.
 A K block left out, a wrong row or an unwritten one errs by far more than this."""
-_CHUNK = 2**24
-"""Elements of W that are widened to float64 at a time."""
 
 
 class Unavailable(Exception):
@@ -84,10 +83,7 @@ class Product:
     @cached_property
     def reference(self) -> Any:
         """The product in float64, [M, N], on the operands' device."""
-        import torch
-
-        x, parts = self.x.double(), self.w.split(max(1, _CHUNK // self.w.shape[1]))
-        return torch.cat([x @ part.double().t() for part in parts], dim=1)
+        return float64_product(self.x, self.w)
 
 
 @dataclass(frozen=True)

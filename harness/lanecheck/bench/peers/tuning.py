@@ -97,7 +97,7 @@ def _timed(variants: Sequence[Variant], made: Sequence[Operands], clock: CudaGra
             reason = why(failure)
     if not samples:
         raise Unavailable(reason)
-    times = interleave(samples, ROUNDS, random.Random(0))
+    times = interleave(samples, ROUNDS, random.Random(0)).times
     return variants[int(min(times, key=lambda index: median(times[index])))]
 
 

@@ -1,0 +1,215 @@
+"""What ``lanecheck bench`` asks for, shows, keeps and says it costs, where no GPU is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import test_bench
+import test_bench_ncu
+import test_cli
+from test_bench_ncu import Bench, row
+
+from lanecheck import cli
+from lanecheck.bench import cost, ncu, run
+from lanecheck.bench.log import RowEntry
+from lanecheck.bench.model import BenchRecord, Row
+from lanecheck.cli import benching
+from lanecheck.gpu import Gpu
+from lanecheck.subject import Params
+
+checkout, lanecheck = test_cli.checkout, test_cli.lanecheck
+bench, saved = test_bench_ncu.bench, test_bench_ncu.saved
+
+# What is shown and what verifies the cell -----------------------------------------------------
+
+
+@test_cli.KERNEL
+def test_only_all_the_usual_shapes_in_enough_rounds_verify_the_cell(
+    bench: Bench, saved: dict[str, Any], checkout: Path
+) -> None:
+    code, said, _ = bench()
+    assert code == 0 and saved["cells"][0].status.value == "verified" and "stays" not in said
+    code, said, _ = bench("--only", "m=1")
+    assert code == 0 and saved["cells"] == [] and len(saved["bench"].rows) == 1
+    expected = "1 of the subject's 2 usual shapes were not timed, such as M=8 N=28672 K=4096"
+    assert f"benchmarked stays unverified: {expected}\n" in said
+    code, said, _ = bench("--rounds", "29")
+    assert code == 0 and saved["cells"] == []
+    assert "benchmarked stays unverified: 29 rounds, where it takes 30\n" in said
+    assert not (checkout / "log.jsonl").exists()
+
+
+@test_cli.KERNEL
+def test_what_could_not_be_timed_is_exit_code_3_and_what_is_disproven_1(
+    bench: Bench, saved: dict[str, Any], monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> None:
+    good = row({"m": 8, "n": 28672, "k": 4096})
+    full = Row.of({"m": 1}, good.traffic, [], None, "out of memory")
+    throttled = row({"m": 2}, discarded=4, held_back=["heat"])
+    wrong = Row.of({"m": 4}, good.traffic, [test_bench.failed()], None)
+
+    def timed(*rows: Row) -> Callable[..., BenchRecord]:
+        (checkout / "log.jsonl").touch()
+        return lambda *given, **more: test_bench.record(*rows)
+
+    monkeypatch.setattr(benching, "run_bench", timed(good, full, throttled))
+    code, said, complaint = bench()
+    assert code == 3 and saved["cells"] == [] and "-- bench" in said
+    assert complaint == (
+        "lanecheck: 2 of 3 shapes could not be timed, M=1: out of memory; "
+        "the same command tries them again\n"
+    )
+    assert (checkout / "log.jsonl").exists()
+    monkeypatch.setattr(benching, "run_bench", timed(full, wrong))
+    code, said, complaint = bench()
+    assert (code, complaint) == (1, "") and "!! bench" in said
+    (cell,) = saved["cells"]
+    assert cell.status.value == "disproven" and cell.reason.startswith("not shown correct: bits")
+
+
+@test_cli.KERNEL
+@pytest.mark.parametrize(
+    ("found", "arch", "said"),
+    [
+        ([("NVIDIA A100-SXM4-80GB", "8.0")], "sm_80", ""),
+        ([("NVIDIA L4", "8.9")], "sm_89", ""),
+        ([("NVIDIA B200", "10.0")], "sm_100f", ""),
+        ([("NVIDIA A100-SXM4-80GB", "8.0"), ("NVIDIA H200", "9.0")], "sm_90a", ""),
+        (
+            [("NVIDIA H200", "9.0"), ("NVIDIA H100 80GB HBM3", "9.0")],
+            "sm_90a",
+            "timing sm_90a on h100, not on h200: CUDA_VISIBLE_DEVICES chooses\n",
+        ),
+    ],
+)
+def test_the_arch_is_the_gpus_own_and_a_choice_among_kinds_is_said(
+    bench: Bench,
+    saved: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    found: Sequence[tuple[str, str]],
+    arch: str,
+    said: str,
+) -> None:
+    gpus = [Gpu(name, cc, f"GPU-{index}") for index, (name, cc) in enumerate(found)]
+    monkeypatch.setattr(benching.gpu, "detect", lambda: gpus)
+    code, _, complaint = bench()
+    assert (code, complaint) == (0, said)
+    assert saved["cells"][0].arch == arch
+
+
+@test_cli.KERNEL
+def test_a_named_arch_that_no_gpu_loads_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benching.gpu, "detect", lambda: [Gpu("NVIDIA L4", "8.9", "GPU-1")])
+    code, _, complaint = bench("--arch", "sm_90a")
+    assert code == 3 and complaint.endswith("on this machine; --arch chooses another for l4\n")
+
+
+# The log and the plan -------------------------------------------------------------------------
+
+SECONDS = 7.0
+"""What each shape takes here."""
+
+
+class Machine:
+    """Plays the GPUs of a run: which shapes they were asked for, and after how many of them they are cut."""
+
+    def __init__(self) -> None:
+        self.asked: list[Params] = []
+        self.cut: int | None = None
+
+    def answers(
+        self, pools: Any, bench: Any, shapes: Sequence[tuple[Params, float]], here: Any
+    ) -> Iterator[RowEntry]:
+        for number, (params, _) in enumerate(shapes):
+            if number == self.cut:
+                raise KeyboardInterrupt
+            self.asked.append(params)
+            yield RowEntry(seconds=SECONDS, environment=here, row=row(dict(params)))
+
+
+SWEPT: list[Params] = [{"m": m, "n": n, "k": 4096} for n in (4096, 28672) for m in (1, 8)]
+USUAL = SWEPT[2:]
+
+
+@pytest.fixture
+def machine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Under the ``bench`` command: a subject of a few shapes, and the run as it is, but for the GPUs."""
+    machine, here = Machine(), test_bench.record(row({"m": 1})).environment
+    subject = SimpleNamespace(
+        name="gemv",
+        bench_params=lambda: USUAL,
+        sweep_params=lambda: [(params, 0.0) for params in SWEPT],
+        traffic=lambda params: 2 * params["n"] * params["k"],
+    )
+    monkeypatch.setattr(benching, "load", lambda reference: subject)
+    monkeypatch.setattr(benching, "run_bench", run.run)
+    monkeypatch.setattr(run, "build", lambda *given: None)
+    monkeypatch.setattr(run, "_workers", lambda gpus: nullcontext([]))
+    monkeypatch.setattr(run, "_environment", lambda pools: here)
+    monkeypatch.setattr(run, "_answers", machine.answers)
+    return machine
+
+
+@test_cli.KERNEL
+def test_a_cut_sweep_goes_on_although_a_smaller_run_was_finished(
+    bench: Bench, machine: Machine, checkout: Path
+) -> None:
+    machine.cut = 3
+    code, _, _ = bench("--sweep")
+    assert code == cli.INTERRUPTED and machine.asked == SWEPT[:3]
+    machine.cut = None
+    code, said, _ = bench("--only", "m=8", "--only", "n=28672")
+    assert code == 0 and machine.asked == SWEPT
+    assert "log.jsonl stays: a run that was cut can go on from its 3 other rows\n" in said
+    code, said, _ = bench("--sweep")
+    assert code == 0 and machine.asked == SWEPT and "stays: a run" not in said
+    assert not (checkout / "log.jsonl").exists()
+    code, _, _ = bench("--sweep", "--only", "n=4096")
+    assert code == 0 and machine.asked == SWEPT + SWEPT[:2]
+    assert not (checkout / "log.jsonl").exists()
+
+
+def _seconds(said: str) -> int:
+    (number,) = re.findall(r"about ([\d,]+) s", said)
+    return int(number.replace(",", ""))
+
+
+@test_cli.KERNEL
+def test_a_plan_counts_shapes_peers_and_seconds_and_runs_nothing(
+    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch, checkout: Path
+) -> None:
+    monkeypatch.setattr(ncu, "find", lambda: pytest.fail("looked for ncu"))
+    peers = len(cost.asked(float("inf")))
+    code, said, _ = bench("--plan", "--ncu")
+    assert code == 0 and machine.asked == [] and not (checkout / "log.jsonl").exists()
+    assert said.startswith(f"2 shapes, each against both ceilings and {peers} peers: about ")
+    assert said.endswith(" s on 2 GPUs, by rule of thumb\n")
+    gbps = 4800  # of an H200, in matrix.yaml
+    each = cost.seconds(2 * 28672 * 4096, 30, gbps, float("inf"))
+    assert _seconds(said) == round(2 * each / 2)
+    _, said, _ = bench("--plan", "--sweep", "--only", "n=4096")
+    assert said.startswith(f"2 shapes, each against both ceilings and {len(cost.asked(0.0))} peers")
+    assert 0 < _seconds(said) < round(each)
+
+
+@test_cli.KERNEL
+def test_a_plan_goes_by_what_the_log_says(bench: Bench, machine: Machine) -> None:
+    machine.cut = 3
+    bench("--sweep")
+    code, said, _ = bench("--sweep", "--plan")
+    assert code == 0 and said.startswith("4 shapes, 3 of them in log.jsonl, each against ")
+    assert said.endswith(" s on 2 GPUs, by the seconds of those in the log\n")
+    rules = [cost.seconds(2 * int(p["n"]) * 4096, 30, 4800, 0.0) for p in SWEPT]
+    assert _seconds(said) == round(sorted(SECONDS / rule for rule in rules[:3])[1] * rules[3] / 2)
+    machine.cut = None
+    bench("--only", "n=28672")
+    _, said, _ = bench("--sweep", "--plan")
+    assert "4 of them in log.jsonl" in said and _seconds(said) == 0
