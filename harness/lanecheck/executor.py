@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
@@ -233,13 +234,22 @@ def _needs(target: Target) -> Mapping[str, str]:
 @contextmanager
 def deaf() -> Iterator[None]:
     """Threads and workers that start in here never hear of an interrupt, which this process handles: it
-    stops them, and none has to be far enough to handle it well."""
+    stops them, and none has to be far enough to handle it well. It waits until all have started, too: a
+    thread of a library's may take the signal, and Python then raises in the main thread, whatever that
+    blocks."""
     resource_tracker.ensure_running()  # whose start would end the deafness
+    heard: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -14,7 +15,7 @@ from second_subject import FATAL_K, SUBJECT, ByNumpy
 from lanecheck import cases
 from lanecheck.campaign import Budget, fuzz
 from lanecheck.errors import BadInput
-from lanecheck.executor import LocalExecutor
+from lanecheck.executor import LocalExecutor, deaf
 from lanecheck.trial import Result, Target, Trial
 
 LINE = (
@@ -184,3 +185,23 @@ def test_workers_that_saw_a_death_are_not_kept():
         assert executor._crew
         list(executor.run(fatal, [Trial(fatal, (GUILTY,))]))
         assert executor._crew is None
+
+
+def test_an_interrupt_waits_until_workers_have_started():
+    """One that a thread of a library takes, such as OpenBLAS has: no mask of the main thread keeps it."""
+    started: list[str] = []
+    ready = threading.Event()
+
+    def take() -> None:
+        ready.wait()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=take)  # starts before anything is blocked
+    thread.start()
+    with pytest.raises(KeyboardInterrupt), deaf():
+        ready.set()
+        thread.join()
+        time.sleep(0.01)  # Python raises at the next opportunity
+        started.append("all")
+    assert started == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
