@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lanecheck.build import Recipe
+from lanecheck.build import Recipe, package_digests
 from lanecheck.errors import BadInput
 from lanecheck.order import Order
 from lanecheck.tensorcore import TensorCore
@@ -258,6 +258,17 @@ def load(reference: str) -> Subject:
         raise BadInput(f"module '{module}' has no '{attribute}'")
     subject: Subject = getattr(found, attribute)
     return subject
+
+
+def sources(reference: str, subject: Subject) -> dict[str, str]:
+    """Digests of the files of a subject's package, or of its module's only one, without those that its
+    library is compiled from."""
+    top = sys.modules.get(reference.partition(":")[0].partition(".")[0])
+    file = Path(str(top.__file__)).resolve() if top and top.__file__ else None
+    if file is None:
+        return {}
+    compiled = subject.recipe.root if subject.recipe else None
+    return package_digests(file.parent if file.name == "__init__.py" else file, compiled)
 
 
 def recipe_of(subject: Subject) -> Recipe:

@@ -30,7 +30,7 @@ from lanecheck.errors import CannotRun
 from lanecheck.gpu import Gpu, reserved, unit
 from lanecheck.subject import Bits, Buffer, Params, Tensor
 
-checkout, lanecheck = test_cli.checkout, test_cli.lanecheck
+checkout = test_cli.checkout
 device = test_bench_doubts.device
 
 H200 = [Gpu("NVIDIA H200", "9.0", "GPU-1"), Gpu("NVIDIA H200", "9.0", "GPU-2")]

@@ -23,7 +23,7 @@ from lanecheck.cli import benching
 from lanecheck.gpu import Gpu
 from lanecheck.subject import Params
 
-checkout, lanecheck = test_cli.checkout, test_cli.lanecheck
+checkout = test_cli.checkout
 bench, saved = test_bench_ncu.bench, test_bench_ncu.saved
 
 # What is shown and what verifies the cell -----------------------------------------------------

@@ -35,19 +35,6 @@ KERNEL = pytest.mark.skipif(
 
 
 @pytest.fixture
-def lanecheck(monkeypatch, capsys):
-    """Runs the command line in this process: exit code, standard output, standard error."""
-
-    def run(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lanecheck", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
     """A folder with this repository's matrix, and the current one."""
     (tmp_path / "matrix.yaml").write_text((REPOSITORY / "matrix.yaml").read_text())

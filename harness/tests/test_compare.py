@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from test_measured import identical, measured
 from test_reports import report
 
-from lanecheck import cli, gpu, matrix
+from lanecheck import gpu, matrix
 from lanecheck.bench.model import Reading, Telemetry
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired import fresh, machine_code
@@ -581,19 +581,6 @@ def test_what_is_no_arm_is_refused(base, reference, message, checkout):
 
 
 # Real processes -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def lanecheck(monkeypatch, capsys):
-    """Runs the command line in this process: exit code, standard output, standard error."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lanecheck", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code, *capsys.readouterr()
-
-    return run
 
 
 @GIT

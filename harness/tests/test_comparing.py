@@ -15,7 +15,6 @@ from test_compare import (
     REPOSITORY,
     change,
     checkout,
-    lanecheck,
     left,
     until,
     worktrees,
@@ -30,7 +29,7 @@ from lanecheck.bench.paired.table import unwatched
 from lanecheck.cli import comparing
 from lanecheck.errors import CannotRun
 
-__all__ = ["checkout", "lanecheck"]  # fixtures
+__all__ = ["checkout"]  # a fixture
 
 # The GPU --------------------------------------------------------------------------------------
 

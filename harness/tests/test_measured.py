@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from pydantic import ValidationError
 from test_reports import report
 
-from lanecheck import cli
 from lanecheck.bench.paired.gate import Verdict, differences
 from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.bench.paired.pairing import SIDES, compared, concluded, schedule
@@ -261,17 +259,10 @@ def test_the_recordings_suffice_to_judge_again() -> None:
 
 
 @pytest.fixture
-def lanecheck(monkeypatch, capsys, tmp_path):
-    """Runs the command line in this process, in an empty folder: exit code, output, error."""
+def lanecheck(lanecheck, monkeypatch, tmp_path):
+    """The command line, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["lanecheck", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return left.value.code, *capsys.readouterr()
-
-    return run
+    return lanecheck
 
 
 def written(folder: Path, *records: PairingRecord) -> list[Path]:

@@ -23,7 +23,7 @@ from lanecheck.errors import CannotRun
 from lanecheck.gpu import Gpu
 from lanecheck.trial import Target
 
-checkout, lanecheck, library = test_cli.checkout, test_cli.lanecheck, test_cuda_memory.library
+checkout, library = test_cli.checkout, test_cuda_memory.library
 
 # Covering -------------------------------------------------------------------------------------
 

@@ -89,8 +89,8 @@ def ordinary(workload: Workload, rig: Rig) -> tuple[list[Judgement], Expected]:
         )
         differing = sum(int((first[name] != second[name]).sum()) for name in first)
         judgements += [
-            _judgement(workload, poison.NAME, unwritten, "output elements were not written"),
-            _judgement(workload, stability.NAME, differing, "output elements differ when repeated"),
+            _judgement(workload, poison.NAME, _some(unwritten, "were not written")),
+            _judgement(workload, stability.NAME, _some(differing, "differ when repeated")),
         ]
         found.append(first)
     judgements += _precise(workload, rig, drawn, found[0])
@@ -113,9 +113,10 @@ def _precise(
             float((((rig.values(bits, tensor) - total) ** 2).sum() / (total**2).sum()) ** 0.5)
             for bits in (outputs[product.output], rig.stored(total, tensor))
         )
-        imprecise = not error <= ROUNDED * least + SUMMED  # NaN too
-        what = f"error of {product.output} is {error:.2e}, of its sums rounded once {least:.2e}"
-        judgements.append(_judgement(workload, PRECISION, imprecise, what))
+        wrong = f"{product.output} errs by {error:.2e}, its sums rounded once by {least:.2e}"
+        if error <= ROUNDED * least + SUMMED:  # and no NaN
+            wrong = ""
+        judgements.append(_judgement(workload, PRECISION, wrong))
     return judgements
 
 
@@ -132,8 +133,7 @@ def _exact(workload: Workload, rig: Rig) -> Judgement:
     for product in _plain(workload):
         exact = rig.stored(rig.summed(product, values), tensors[product.output])
         wrong += int((outputs[product.output] != exact).sum())
-    what = "output elements are not the exact sum"
-    return _judgement(workload, integers.NAME, wrong, what, "small")
+    return _judgement(workload, integers.NAME, _some(wrong, "are not the exact sum"), "small")
 
 
 def _launched(workload: Workload, rig: Rig, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -146,15 +146,18 @@ def _launched(workload: Workload, rig: Rig, values: Mapping[str, Array]) -> dict
     return {name: bits[0] for name, bits in copy.outputs(workload).items()}
 
 
-def _judgement(
-    workload: Workload, oracle: str, count: int, what: str, regime: str = "normal"
-) -> Judgement:
+def _some(count: int, what: str) -> str:
+    return f"{count} output elements {what}" if count else ""
+
+
+def _judgement(workload: Workload, oracle: str, wrong: str, regime: str = "normal") -> Judgement:
+    """That something is wrong, in words, or that nothing is."""
     case = plan.case(workload.subject, workload.case.params, regime, workload.case.seed)
     return Judgement(
         line=case.line,
         oracle=oracle,
-        outcome=Outcome.FAIL if count else Outcome.PASS,
-        evidence=f"{count} {what}" if count else "",
+        outcome=Outcome.FAIL if wrong else Outcome.PASS,
+        evidence=wrong,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,7 @@ class CudaHeld:
         apart = block.stride(0)
         self.addresses = [block.data_ptr() + index * apart for index in range(len(block))]
         rows, *rest = tensor.shape or (1,)
-        strides: list[int] = []
-        width = 1
-        for length in reversed(rest):
-            strides.insert(0, width)
-            width *= length
+        strides = [math.prod(rest[axis:]) for axis in range(1, len(rest) + 1)]
         flat = block.view(_kinds()[tensor.dtype][0])
         self.elements: Array = flat.as_strided(
             (len(block), rows, *rest), (flat.stride(0), tensor.stride, *strides), tensor.offset

@@ -225,7 +225,8 @@ def _exchanged_alone(
         seen = copies.outputs(workload)
         if not all(bool((bits == right[output]).all()) for output, bits in seen.items()):
             time.sleep(GRACE)  # for good, or not yet right
-        for output, bits in copies.outputs(workload).items():
+            seen = copies.outputs(workload)
+        for output, bits in seen.items():
             poison = rig.poison(outputs[output])
             yield classified(bits, bits, right[output], before[output], poison)
         copies.held[name].elements[...] = expected.inputs[name]

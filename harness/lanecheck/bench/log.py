@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -13,9 +12,9 @@ from lanecheck.bench import peers
 from lanecheck.bench.journal import Kind
 from lanecheck.bench.model import Environment, Row
 from lanecheck.bench.strict import Strict
-from lanecheck.build import package_digests, tree
+from lanecheck.build import tree
 from lanecheck.executor import ORACLE
-from lanecheck.subject import Subject, load
+from lanecheck.subject import load, sources
 
 _HARNESS = Path(__file__).parents[1]
 
@@ -78,14 +77,3 @@ def headed(reference: str, library: Path, gpu: str, rounds: int, seed: int) -> B
         rounds=rounds,
         seed=seed,
     )
-
-
-def sources(reference: str, subject: Subject) -> dict[str, str]:
-    """Digests of the files of a subject's package, or of its module's only one, without those that its
-    library is compiled from."""
-    top = sys.modules.get(reference.partition(":")[0].partition(".")[0])
-    file = Path(str(top.__file__)).resolve() if top and top.__file__ else None
-    if file is None:
-        return {}
-    compiled = subject.recipe.root if subject.recipe else None
-    return package_digests(file.parent if file.name == "__init__.py" else file, compiled)

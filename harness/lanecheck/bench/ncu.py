@@ -125,11 +125,7 @@ class Agreement:
     def time_agrees(self) -> bool:
         """Whether ncu's time lies between the chain's and that of a launch alone, or within the tolerance."""
         chain, alone = self.of_chain, self.of_alone
-        return (
-            agrees(chain)
-            or (alone is not None and chain > 1 > alone)
-            or (alone is not None and agrees(alone))
-        )
+        return agrees(chain) or (alone is not None and (chain > 1 > alone or agrees(alone)))
 
     @property
     def from_dram(self) -> float | None:

@@ -212,16 +212,14 @@ def _entered(
     workload: Workload, rig: CudaRig, patience: float, alone: str, copies: int
 ) -> Iterator[Contender | Absent]:
     try:
-        product: Product | Unavailable = Product.of(workload, workload.drawn(rig))
+        product = Product.of(workload, workload.drawn(rig))
     except Unavailable as reason:
-        product = reason
-    else:
-        product = Unavailable(alone) if alone else product
+        alone = str(reason)
     for peer in PEERS:
         start = time.monotonic()
         try:
-            if isinstance(product, Unavailable):
-                raise product
+            if alone:
+                raise Unavailable(alone)
             if peer.tuning_s > patience:
                 raise Unavailable(
                     f"it would take some {peer.tuning_s:g} s to tune, and has {patience:g} here"

@@ -66,9 +66,8 @@ def run(
         here = _environment(pools)
         if any(entry.environment != here for entry in journal.entries):
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")
-        done = [entry.row.params for entry in journal.entries]
-        left = [shape for shape in shapes if dict(shape[0]) not in done]
         rows = {str(entry.row.params): entry.row for entry in journal.entries}
+        left = [shape for shape in shapes if str(dict(shape[0])) not in rows]
         for entry in _answers(pools, bench, left, here):
             if lasting(entry.row):
                 journal.append(entry)

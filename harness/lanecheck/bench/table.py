@@ -23,7 +23,7 @@ LISTED = 40
 
 def render(record: BenchRecord) -> Group:
     """The shapes, or where they are many what they come to; the peers; and what counts for nothing."""
-    void = [f"void: {shape(row)}: {row.void}" for row in record.rows if row.void]
+    void = [f"void: {title(row.params)}: {row.void}" for row in record.rows if row.void]
     shapes = _shapes(record) if len(record.rows) <= LISTED else _summary(record)
     return Group(shapes, _peers(_counted(record.rows)), *(Text(line, style="red") for line in void))
 
@@ -164,11 +164,6 @@ def _span(values: Sequence[float], form: str) -> str:
     if not values:
         return "–"
     return " … ".join(form.format(each) for each in (min(values), median(values), max(values)))
-
-
-def shape(row: Row) -> str:
-    """``M=1 N=6144 K=4096``; every parameter, where these are not the subject's axes."""
-    return title(row.params)
 
 
 def span(record: BenchRecord) -> str:

@@ -15,7 +15,7 @@ from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
 from lanecheck.bench.log import RowEntry
-from lanecheck.bench.model import Environment, Row, Telemetry
+from lanecheck.bench.model import Environment, Telemetry
 from lanecheck.bench.plan import Workload
 from lanecheck.gpu import unit
 from lanecheck.subject import Params, load
@@ -77,7 +77,7 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
     gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows
     if torch.cuda.memory_reserved() > found.memory_bytes // 2:
         torch.cuda.empty_cache()
-    row = Row.model_validate(row.model_dump() | {"unit": unit(uuid), "telemetry": read})
+    row = row.model_copy(update={"unit": unit(uuid), "telemetry": read})
     return RowEntry(seconds=time.monotonic() - start, environment=found, row=row)
 
 

@@ -24,6 +24,7 @@ from lanecheck.cli.options import (
     ARCH,
     JsonOption,
     MatrixOption,
+    PlanOption,
     RecordOption,
     SubjectOption,
     TimedArchOption,
@@ -66,7 +67,7 @@ def bench(
             "--ncu", help="Check bytes and times of three shapes with Nsight Compute as well."
         ),
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")] = False,
+    plan: PlanOption = False,
     log: Annotated[
         Optional[Path],
         typer.Option(
@@ -233,7 +234,7 @@ def _lacking(done: BenchRecord, usual: Sequence[Params]) -> str | None:
     Args:
         usual: the shapes that must have been timed.
     """
-    timed = [row.params for row in done.rows if row.timing and row.void is None]
+    timed = [row.params for row in done.rows if row.counted]
     missing = [params for params in usual if dict(params) not in timed]
     if missing:
         least = f"{len(missing)} of the subject's {len(usual)} usual shapes were not timed"

@@ -36,6 +36,7 @@ from lanecheck.cli import recording
 from lanecheck.cli.options import (
     JsonOption,
     MatrixOption,
+    PlanOption,
     RecordOption,
     SubjectOption,
     TimedArchOption,
@@ -80,7 +81,7 @@ def compare(
     ] = comparison.ROUNDS,
     seed: TimingSeedOption = 0,
     force: Annotated[bool, typer.Option("--force", help="Time even identical code.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")] = False,
+    plan: PlanOption = False,
     log: Annotated[
         Optional[Path],
         typer.Option(

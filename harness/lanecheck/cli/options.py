@@ -57,6 +57,7 @@ WorkersOption = Annotated[
 ]
 VariantOption = Annotated[str, typer.Option("--variant", help="Host build: plain, hooks or asan.")]
 JsonOption = Annotated[Optional[Path], typer.Option("--json", help="Write the result here.")]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")]
 RecordOption = Annotated[bool, typer.Option("--record", help="Keep the report under reports/.")]
 
 

@@ -34,10 +34,10 @@ from lanecheck.bench.paired.tasks import TASK, Answer, Build, Offer, Show, Shown
 from lanecheck.bench.plan import BenchSubject, Copies, Workload, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.bench.timing import GRAPH_LAUNCHES, interleave, sampled
-from lanecheck.build import build_device, build_host, package_digests
+from lanecheck.build import build_device, build_host
 from lanecheck.errors import BadInput, LanecheckError
 from lanecheck.inspect import inspect
-from lanecheck.subject import Params, Subject, load
+from lanecheck.subject import Params, Subject, load, sources
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target
 
@@ -65,7 +65,8 @@ def done(task: Task) -> Answer:
 
 def built(task: Build) -> Offer:
     """Raises BuildFailed, or BadInput if the subject is not the arm's."""
-    subject, package = _own(task)
+    subject = _own(task)
+    files = sources(task.subject, subject)
     offer = {
         kind: None if method is None else named(method)
         for kind, method in {
@@ -74,7 +75,7 @@ def built(task: Build) -> Offer:
         }.items()
     }
     if subject.recipe is None:
-        code = Code(gpu=None, library=None, files=package_digests(package, None))
+        code = Code(gpu=None, library=None, files=files)
         return Offer(library=None, code=code, **offer)
     tools, gpu = Toolchain(), None
     if task.arch:
@@ -85,14 +86,14 @@ def built(task: Build) -> Offer:
     code = Code(
         gpu=gpu,
         library=machine_code.digest(library.path),
-        files=package_digests(package, subject.recipe.root),
+        files=files,
     )
     return Offer(library=str(library.path), code=code, **offer)
 
 
 def shown(task: Show) -> Shown:
     """Judge the config, then launch it over the operands that will be timed."""
-    subject, _ = _own(task)
+    subject = _own(task)
     rig = _rig(task)
     workload = Workload.of(subject, task.params, task.seed)
     library = Path(task.library) if task.library else None
@@ -117,7 +118,7 @@ def _facts(workload: Workload, expected: Expected, rig: Rig) -> Facts:
 def timed(task: Time) -> Timed:
     """Every config's operands are laid out before the first is timed, and its outputs poisoned: so that what
     is in them afterwards was computed by the launches that were timed."""
-    subject, _ = _own(task)
+    subject = _own(task)
     rig = _rig(task)
     laid_out = {name: _laid_out(subject, each, rig, task) for name, each in task.configs.items()}
     samples = {name: sampled(rig.chain(each.launches)) for name, (_, each) in laid_out.items()}
@@ -144,8 +145,8 @@ def timed(task: Time) -> Timed:
     )
 
 
-def _own(task: Task) -> tuple[BenchSubject, Path]:
-    """The subject, and the folder or file of its package: the arm's, and no other that is installed."""
+def _own(task: Task) -> BenchSubject:
+    """The subject: the arm's, and no other that is installed."""
     subject, folder = load(task.subject), Path(task.folder).resolve()
     top = task.subject.partition(":")[0].partition(".")[0]
     file = Path(str(sys.modules[top].__file__)).resolve()
@@ -156,7 +157,7 @@ def _own(task: Task) -> tuple[BenchSubject, Path]:
             f"subject '{subject.name}' has no traffic(): see lanecheck.bench.plan.BenchSubject"
         )
     found: BenchSubject = subject  # type: ignore[assignment]
-    return found, file.parent if file.name == "__init__.py" else file
+    return found
 
 
 def _asked(subject: Subject, method: str, *given: str) -> Sequence[Params] | None:
