@@ -439,8 +439,13 @@ def test_compiling_asks_for_the_most_tuning_of_one_shape_without_graphs(
     monkeypatch.setattr(torch, "compile", compile)
     launches = BY_NAME["torch.compile"].launches(product(), 3)
     assert len(launches) == 3 and capsys.readouterr().out == ""
-    mode = {"mode": "max-autotune-no-cudagraphs", "dynamic": False, "fullgraph": True}
-    assert asked == [mode]
+    options = {
+        "max_autotune": True,
+        "coordinate_descent_tuning": True,
+        "fx_graph_cache": False,  # nor what was chosen before
+        "autotune_local_cache": False,
+    }
+    assert asked == [{"options": options, "dynamic": False, "fullgraph": True}]
 
 
 # Tuning ---------------------------------------------------------------------------------------

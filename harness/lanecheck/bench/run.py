@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from lanecheck.bench.ahead import compile_ahead
 from lanecheck.bench.ceiling import build
 from lanecheck.bench.log import LOG, RowEntry, headed, lasting
 from lanecheck.bench.model import BenchRecord, Environment, Judgement, Row, Traffic
@@ -68,6 +69,7 @@ def run(
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")
         rows = {str(entry.row.params): entry.row for entry in journal.entries}
         left = [shape for shape in shapes if str(dict(shape[0])) not in rows]
+        compile_ahead(reference, gpus, here.memory_bytes, left, seed)
         for entry in _answers(pools, bench, left, here):
             if lasting(entry.row):
                 journal.append(entry)

@@ -31,17 +31,19 @@ def compiled(copies: Copies) -> Sequence[Multiply]:
 
     The clock captures the graph, so that mode's own graphs are off. Its first call, which the check of the
     numbers makes, compiles and benchmarks the choices, flushing the L2 between launches: up to a minute a
-    shape, less once Inductor's cache on disk knows it. What was compiled for earlier shapes is
-    forgotten first: torch compiles a function for a few shapes only, and then quietly does without.
+    shape, less once Triton's cache on disk knows its kernels. What Inductor chose before, on a GPU that may
+    have been busy, is not asked. What was compiled for earlier shapes is forgotten first: torch compiles a
+    function for a few shapes only, and then quietly does without.
     """
     import torch
+    from torch._inductor import list_mode_options
     from torch.nn import functional
 
     def product(x: Any, w: Any) -> Any:
         return functional.linear(x, w)
 
     torch.compiler.reset()
-    multiply = torch.compile(
-        product, mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True
-    )
+    chosen_anew = {"fx_graph_cache": False, "autotune_local_cache": False}
+    options = list_mode_options("max-autotune-no-cudagraphs") | chosen_anew
+    multiply = torch.compile(product, options=options, dynamic=False, fullgraph=True)
     return [partial(multiply, copy.x, copy.w) for copy in copies]
