@@ -76,6 +76,7 @@ def _shared(nvcc: Path, gencode: Sequence[str], source: Path) -> list[str]:
     return [
         *(str(nvcc), _STANDARD, "-O3", "-fmad=false", "-shared", "-cudart=static"),
         *("-Xptxas=-v", "-lineinfo"),
+        "-Xlinker=-s",  # symbols name a temporary file: no build would repeat another's bytes
         *("-Xcompiler=-fPIC,-fvisibility=hidden", "-diag-suppress=20208", *targets),
         f"-I{source}",
     ]

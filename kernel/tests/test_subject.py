@@ -12,7 +12,7 @@ from hypothesis import given, settings, target
 
 lanecheck = pytest.importorskip("lanecheck")
 
-from lanecheck import oracles, simt  # noqa: E402
+from lanecheck import build, oracles, simt  # noqa: E402
 from lanecheck.build import build_host  # noqa: E402
 from lanecheck.cases import Case, strategy  # noqa: E402
 from lanecheck.cases import case as draw_case  # noqa: E402
@@ -208,3 +208,17 @@ def test_a_launch_that_cannot_be_right_is_refused(wrong, library) -> None:
     launch = simt.HostLibrary(library).cdll.packed_gemv_launch
     assert launch(ctypes.byref(args), None) == INVALID
     assert not memory.any()
+
+
+def test_two_builds_for_a_gpu_are_the_same_bytes(tmp_path: Path) -> None:
+    toolchain, sources = Toolchain(), SUBJECT.recipe.root
+    built = []
+    for name in ("first", "second"):
+        out = tmp_path / name / "kernel.so"
+        out.parent.mkdir()
+        ptx = ("arch=compute_80,code=compute_80",)
+        command = SUBJECT.recipe.device(toolchain.nvcc, ptx, sources, out)
+        status, said, _ = build.run(command, out.parent, toolchain.compile_environment)
+        assert status == 0, said
+        built.append(out.read_bytes())
+    assert built[0] == built[1]
