@@ -14,11 +14,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import test_bench
 import typer
 from rich.text import Text
 from test_reports import cell, report
 
 from lanecheck import cases, cli, demo
+from lanecheck.bench.model import Row
 from lanecheck.cli import breaking
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
@@ -333,11 +335,15 @@ def test_history_and_site_read_what_was_recorded(lanecheck, checkout):
     store.save(report(cell("sm_80", "host", "build"), day=1), checkout, record=True)
     wrong = report(cell("sm_80", "host", "build", "disproven"), day=2)
     store.save(wrong, checkout, record=True)
+    good, untimed = [test_bench.passed()], "the GPU was held back"
+    rows = test_bench.timed(good), Row.of({"m": 2}, test_bench.traffic(), good, None, untimed)
+    store.save(report(day=3, bench=test_bench.record(*rows)), checkout, record=True)
     code, said, _ = lanecheck("history")
     assert code == 0
     assert [line.split("│")[4].strip() for line in said.splitlines() if "2026" in line] == [
         "1 of 1 cells",
         "DISPROVEN",
+        "1 of 2 shapes timed",
     ]
     assert lanecheck("site", "--output", "pages") == (0, "pages/index.html\n", "")
     assert (checkout / "pages" / "index.html").is_file()

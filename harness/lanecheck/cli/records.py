@@ -80,6 +80,9 @@ def _shown(report: Report) -> str:
         f"{sum(each.cases for each in report.campaigns):,} cases": report.campaigns,
         f"{len(report.sanitized)} sanitizers clean": report.sanitized,
     }
+    if report.bench:
+        timed = sum(row.counted is not None for row in report.bench.rows)
+        parts[f"{timed} of {len(report.bench.rows)} shapes timed"] = report.bench.rows
     if report.power:
         parts[f"{report.power.false_alarms.runs:,} simulated comparisons"] = report.power.recordings
     for device in ("host", "cuda"):
