@@ -48,13 +48,13 @@ from lanecheck.bench.doubts import (
 )
 from lanecheck.bench.host_rig import HostChain, HostHeld, HostRig
 from lanecheck.bench.inquiry import classified, covered, overlap
-from lanecheck.bench.model import BenchRecord, Row
+from lanecheck.bench.model import BenchRecord, Row, Timing
 from lanecheck.bench.peers import PEERS, Peer
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.race import Contender, Rivals, row
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN, Rig
 from lanecheck.bench.table import render
-from lanecheck.bench.timing import Chain, Launch, event_timer
+from lanecheck.bench.timing import Chain, Launch, event_timer, turns
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
 from lanecheck.subject import Product as MatrixProduct
@@ -593,10 +593,9 @@ def machine(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
             "load": lambda reference: subject,
             "described": lambda: described,
             "cuda_torch": lambda: torch,
-            "Ceiling": lambda *given: SimpleNamespace(best=reads),
+            "Ceiling": lambda *given: SimpleNamespace(reading=reads, copying=reads),
             "Target": lambda *given: Target("…"),
         },
-        race: {"copying": lambda size, copies: reads(size, copies)[1]},
     }.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
@@ -866,6 +865,26 @@ def facts(**other: Any) -> Facts:
 
 def changed(part: str, **values: Any) -> dict[str, Any]:
     return {part: getattr(facts(), part).model_copy(update=values)}
+
+
+@pytest.mark.parametrize("launches", [20, None])
+def test_a_time_that_grows_without_a_rest_is_that_of_a_burst(launches: int | None) -> None:
+    number = launches or 3 * turns(3)  # of an old record: so many turns over three copies
+
+    def alone(us: float) -> Timing:
+        tries = [
+            Doubling(once_us=number * each, twice_us=number * 2 * each) for each in (us, 99, us)
+        ]
+        timing = test_bench.timed(
+            [test_bench.passed()], facts=facts(doublings=(*tries,), launches=launches)
+        ).timing
+        assert timing is not None and timing.subject.time_us.median == 11
+        return timing
+
+    assert alone(11.0).sustained == pytest.approx(1) and not alone(11.2).bursts
+    assert alone(11.3).bursts and alone(11.3).sustained == pytest.approx(11.3 / 11)
+    none = test_bench.timed([test_bench.passed()]).timing
+    assert none is not None and none.sustained is None and not none.bursts
 
 
 @pytest.mark.parametrize(

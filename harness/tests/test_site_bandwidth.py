@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from test_bench import failed, passed, record
+from test_bench_doubts import facts
 from test_reports import MATRIX, report
 from test_site import Page
 
+from lanecheck.bench.doubts import Doubling
 from lanecheck.bench.model import Absent, BenchRecord, Measurement, Row, Timing, Traffic
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
 from lanecheck.reports.model import Report
@@ -30,14 +32,22 @@ def row(
     absent: Sequence[tuple[str, str]] = (),
     correct: bool = True,
     timed: bool = True,
+    doubted: bool = True,
+    sustained: float = 1.0,
     **config: int | str,
 ) -> Row:
-    """A row against a read ceiling of 8 µs; every sample of a contender is the same."""
+    """A row against a read ceiling of 8 µs; every sample of a contender is the same.
+
+    Args:
+        doubted: whether it has facts. sustained: its time without a rest over that of the race.
+    """
     size = 2 * n * k
 
     def of(name: str, each: float, detail: str = "") -> Measurement:
         return Measurement.of(name, [each] * 3, size, detail)
 
+    alone = sustained * us * 10
+    once_and_twice = Doubling(once_us=alone, twice_us=2 * alone)
     timing = Timing.of(
         method="a method",
         copies=3,
@@ -47,6 +57,7 @@ def row(
         peers=[of(*peer) for peer in peers],
         absent=[Absent(name=name, reason=reason) for name, reason in absent],
         modes=[of(COLD_SINGLE, 3 * us, "alone")],
+        facts=facts(doublings=(once_and_twice,), launches=10) if doubted else None,
     )
     params: dict[str, int | str] = {"m": m, "n": n, "k": k, **config}
     return Row.of(
@@ -94,6 +105,30 @@ def test_the_newest_row_of_the_newest_source_counts_over_several_reports():
         ("M=2 N=256 K=64", 10),
     }
     assert not found.stale
+
+
+def test_a_row_that_nobody_doubted_counts_only_where_there_is_no_other(tmp_path):
+    old, new = row(doubted=False, us=9), row(n=512, doubted=False)
+    reports = report(bench=record(row(us=10)), day=1), report(bench=record(old, new), day=2)
+    found = standing(*reports)
+    assert [(each.row.params["n"], each.stale) for each in found.rows] == [
+        (256, False),
+        (512, True),
+    ]
+    assert found.grid[256, 64][1].row.timing.subject.time_us.median == 10
+    assert "1 of 2 rows are of an earlier kernel source" in built(tmp_path, *reports)[0]
+
+
+def test_times_of_bursts_and_the_peers_that_took_part_are_counted(tmp_path):
+    absent = [("gemlite", "too slow to tune")]
+    reports = report(bench=record(row(absent=absent), row(n=512, sustained=1.03, absent=absent)))
+    text, html = built(tmp_path, reports)
+    assert "M = 1 2 of 3 80.0% 80.0% 80.0% on 1 on 0 1 of 2 peers" in text
+    assert "without a rest 1.030 × the time" in html
+    assert [line["sustained"] for line in sheet(tmp_path) if line["role"] == "subject"] == [
+        "1.00000",
+        "1.03000",
+    ]
 
 
 def test_an_earlier_source_counts_only_where_the_newest_has_no_row_and_is_marked(tmp_path):
@@ -325,7 +360,7 @@ def test_old_records_and_subjects_of_other_axes_are_shown_too(tmp_path):
     text, html = built(tmp_path, report(bench=record(timed([passed()]))))
     assert "not told apart" in text
     assert "copy ceiling not measured" in text
-    assert "M=1 11.00 91 80.0% 2.000 linear" in text
+    assert "M=1 earlier 11.00 91 80.0% 2.000 linear" in text
     assert html.count("<circle") == 1
 
 

@@ -1,13 +1,14 @@
-"""The ceilings of one size: the best of a few loops that only read, and a copy, measured like the subject.
+"""The ceilings of one size: the best of a few loops that only read, and of a few that copy, measured like the
+subject.
 
-The reading loops, ``cuda/ceiling.cu``, are compiled for the device's own architecture on first use.
+The loops, ``cuda/ceiling.cu``, are compiled for the device's own architecture on first use.
 """
 
 from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,6 @@ from lanecheck.toolchain import Toolchain
 
 SCOUT_ROUNDS = 5
 _VECTOR = 16  # bytes of one load
-_PAGE = 4096  # bytes; at other sizes an H200's driver copies a third slower
 _WARP = 32
 
 
@@ -49,11 +49,16 @@ class Geometry:
         return min(tiles, self.ctas * sms) if self.ctas else tiles
 
 
-GEOMETRIES = (
+READERS = (
     *(Geometry(threads, 4, 2048 // threads) for threads in (256, 512, 1024)),
     *(Geometry(threads, 8, 1024 // threads) for threads in (256, 512, 1024)),
     *(Geometry(threads, unroll, 0) for threads in (128, 256, 512) for unroll in (4, 8)),
 )
+COPIERS = (
+    *(Geometry(threads, unroll, 0) for threads, unroll in ((256, 4), (512, 4), (256, 8))),
+    Geometry(512, 4, 4),
+)
+"""Beside torch's copy_, which on an H200 takes a third longer over some buffers, whatever their size."""
 
 
 class Recipe:
@@ -73,7 +78,7 @@ class Recipe:
     def host(
         self, cxx: Path, flags: Sequence[str], include: Sequence[Path], source: Path, out: Path
     ) -> list[str]:
-        raise NotImplementedError("a CPU has no read ceiling to measure")
+        raise NotImplementedError("a CPU has no ceiling to measure")
 
 
 def build(capability: str, toolchain: Toolchain) -> Path:
@@ -89,77 +94,71 @@ def build(capability: str, toolchain: Toolchain) -> Path:
     return build_device(Recipe(), arch, toolchain).path
 
 
-COPY = "torch's copy_; bytes read and bytes written both count"
-
-
-def copying(size: int, copies: int) -> list[Launch]:
-    """``copies`` copies in memory on the current CUDA device, each of which reads half of ``size`` bytes, of
-    noise, and writes as many; rounded up to whole pages."""
-    import torch
-
-    noise = _noise(-(-size // (2 * _PAGE)) * _PAGE // 4)
-
-    def one_copy() -> Launch:
-        source, destination = noise.clone(), torch.empty_like(noise)
-
-        def launch(stream: int) -> None:  # torch copies on its current stream, which is this one
-            destination.copy_(source)
-
-        return launch
-
-    return [one_copy() for _ in range(copies)]
-
-
-def _noise(words: int) -> Any:
-    """So many random 32-bit words on the device."""
-    import torch
-
-    generator = torch.Generator("cuda").manual_seed(
-        0
-    )  # torch's own is lost if a capture breaks off
-    return torch.randint(
-        -(2**31), 2**31, (words,), dtype=torch.int32, device="cuda", generator=generator
-    )
+Found = tuple[str, list[Launch]]
+"""What is fastest, in words, and its launches."""
 
 
 class Ceiling:
-    """The loop, on the current CUDA device with ``sms`` SMs."""
+    """The loops, on the current CUDA device with ``sms`` SMs."""
 
     def __init__(self, library: Path, sms: int) -> None:
-        self._read = ctypes.CDLL(str(library)).lanecheck_read
-        self._read.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-            *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
-        ]
+        loops = ctypes.CDLL(str(library))
+        self._read, self._copy = loops.lanecheck_read, loops.lanecheck_copy
+        shape = [ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+        self._read.argtypes = [ctypes.c_void_p, *shape, ctypes.c_int, *[ctypes.c_void_p] * 2]
+        self._copy.argtypes = [*[ctypes.c_void_p] * 2, *shape, ctypes.c_void_p]
         self._sms = sms
 
-    def best(
-        self, size: int, copies: int, clock: CudaGraphClock, rng: random.Random
-    ) -> tuple[Geometry, list[Launch]]:
-        """The fastest of :data:`GEOMETRIES` over ``copies`` buffers of ``size`` bytes of noise.
+    def reading(self, size: int, copies: int, clock: CudaGraphClock, rng: random.Random) -> Found:
+        """The fastest of :data:`READERS` over ``copies`` buffers of ``size`` bytes of noise.
 
         It is chosen in rounds of its own; the ones that count are still to come.
 
         Raises:
             CannotRun: if a loop is found not to read every byte.
         """
-        original = _noise(-(-size // _VECTOR) * _VECTOR // 4)
+        original = _noise(size)
         buffers = [original.clone() for _ in range(copies)]
-        for geometry in GEOMETRIES:
-            self._verify(original, geometry)
-        launches = {
-            geometry: [self._launch(buffer, geometry) for buffer in buffers]
-            for geometry in GEOMETRIES
-        }
-        samples = {str(geometry): clock.prepare(launches[geometry]) for geometry in GEOMETRIES}
-        times = interleave(samples, SCOUT_ROUNDS, rng).times
-        fastest = min(GEOMETRIES, key=lambda geometry: median(times[str(geometry)]))
-        return fastest, launches[fastest]
+        for geometry in READERS:
+            self._verify_read(original, geometry)
+        return _fastest(
+            {
+                str(geometry): [self._reads(buffer, geometry) for buffer in buffers]
+                for geometry in READERS
+            },
+            clock,
+            rng,
+        )
 
-    def _launch(self, buffer: Any, geometry: Geometry, keep: Any = None) -> Launch:
+    def copying(self, size: int, copies: int, clock: CudaGraphClock, rng: random.Random) -> Found:
+        """The fastest of torch's copy and :data:`COPIERS`, chosen likewise: ``copies`` copies in memory, each
+        of which reads half of ``size`` bytes, of noise, and writes as many.
+
+        Raises:
+            CannotRun: if a loop is found not to copy every byte.
+        """
+        import torch
+
+        original = _noise(-(-size // 2))
+        pairs = [(original.clone(), torch.empty_like(original)) for _ in range(copies)]
+        for geometry in COPIERS:
+            self._verify_copy(original, geometry)
+        name, launches = _fastest(
+            {
+                "torch's copy_": [_torch_copies(*pair) for pair in pairs],
+                **{
+                    str(geometry): [self._copies(*pair, geometry) for pair in pairs]
+                    for geometry in COPIERS
+                },
+            },
+            clock,
+            rng,
+        )
+        return f"{name}; bytes read and bytes written both count", launches
+
+    def _reads(self, buffer: Any, geometry: Geometry, keep: Any = None) -> Launch:
         """One read of ``buffer``; ``keep`` is where the warps' sums go, if they are wanted."""
-        vectors = buffer.numel() * buffer.element_size() // _VECTOR
-        grid = geometry.grid(vectors, self._sms)
+        vectors, grid = self._spread(buffer, geometry)
         sums = self._sums(grid, geometry) if keep is None else keep
 
         def launch(stream: int) -> None:
@@ -172,18 +171,71 @@ class Ceiling:
 
         return launch
 
-    def _verify(self, buffer: Any, geometry: Geometry) -> None:
+    def _copies(self, source: Any, destination: Any, geometry: Geometry) -> Launch:
+        vectors, grid = self._spread(source, geometry)
+
+        def launch(stream: int) -> None:
+            code = self._copy(
+                *(source.data_ptr(), destination.data_ptr(), vectors),
+                *(geometry.threads, geometry.unroll, grid, stream),
+            )
+            if code:
+                raise CannotRun(f"the copy ceiling's launch returned CUDA error {code}")
+
+        return launch
+
+    def _spread(self, buffer: Any, geometry: Geometry) -> tuple[int, int]:
+        """The buffer's vectors, and the CTAs of a launch over them."""
+        vectors = buffer.numel() * buffer.element_size() // _VECTOR
+        return vectors, geometry.grid(vectors, self._sms)
+
+    def _verify_read(self, buffer: Any, geometry: Geometry) -> None:
         import torch
 
-        vectors = buffer.numel() * buffer.element_size() // _VECTOR
-        sums = self._sums(geometry.grid(vectors, self._sms), geometry)
-        self._launch(buffer, geometry, keep=sums)(torch.cuda.current_stream().cuda_stream)
+        sums = self._sums(self._spread(buffer, geometry)[1], geometry)
+        self._reads(buffer, geometry, keep=sums)(torch.cuda.current_stream().cuda_stream)
         read, held = (int(t.sum(dtype=torch.int64)) % 2**32 for t in (sums, buffer))
         if read != held:
             raise CannotRun(f"the read ceiling ({geometry}) does not read every byte once")
+
+    def _verify_copy(self, buffer: Any, geometry: Geometry) -> None:
+        import torch
+
+        copy = torch.zeros_like(buffer)
+        self._copies(buffer, copy, geometry)(torch.cuda.current_stream().cuda_stream)
+        if not torch.equal(copy, buffer):
+            raise CannotRun(f"the copy ceiling ({geometry}) does not copy every byte")
 
     @staticmethod
     def _sums(grid: int, geometry: Geometry) -> Any:
         import torch
 
         return torch.zeros(grid * geometry.threads // _WARP, dtype=torch.int32, device="cuda")
+
+
+def _fastest(
+    candidates: Mapping[str, list[Launch]], clock: CudaGraphClock, rng: random.Random
+) -> Found:
+    samples = {name: clock.prepare(launches) for name, launches in candidates.items()}
+    times = interleave(samples, SCOUT_ROUNDS, rng).times
+    name = min(candidates, key=lambda name: median(times[name]))
+    return name, candidates[name]
+
+
+def _torch_copies(source: Any, destination: Any) -> Launch:
+    def launch(stream: int) -> None:  # torch copies on its current stream, which is this one
+        destination.copy_(source)
+
+    return launch
+
+
+def _noise(size: int) -> Any:
+    """Random 32-bit words on the device: ``size`` bytes, rounded up to whole vectors."""
+    import torch
+
+    # torch's own generator is lost if a capture breaks off
+    generator = torch.Generator("cuda").manual_seed(0)
+    words = -(-size // _VECTOR) * _VECTOR // 4
+    return torch.randint(
+        -(2**31), 2**31, (words,), dtype=torch.int32, device="cuda", generator=generator
+    )

@@ -137,7 +137,11 @@ class Enqueue(Strict):
 
 
 class Facts(Strict):
-    """Measured of the subject's own timed launches; times in several tries, of which the best counts."""
+    """Measured of the subject's own timed launches; times in several tries, of which the best counts.
+
+    Attributes:
+        launches: of the timed chain; None in old records, which are of CUDA graphs.
+    """
 
     operands: Operands
     placement: Placement
@@ -145,6 +149,7 @@ class Facts(Strict):
     replays: tuple[Replay, ...] = Field(min_length=1)
     doublings: tuple[Doubling, ...] = Field(min_length=1)
     enqueues: tuple[Enqueue, ...] = Field(min_length=1)
+    launches: int | None = None
 
 
 class Doubt(Strict):

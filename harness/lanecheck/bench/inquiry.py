@@ -59,6 +59,7 @@ def inquire(
         placement=_placement(workload, copies, chain, rig, persisting_before),
         operands=_operands(workload, copies, expected),
         outputs=_outputs(workload, copies, chain, expected, rig),  # the last: it exchanges inputs
+        launches=chain.launches,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from statistics import median
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from lanecheck.bench.profiled import Profiled
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
 from lanecheck.bench.spread import Spread, same
 from lanecheck.bench.strict import Strict
+from lanecheck.bench.timing import turns
 from lanecheck.verdict import Outcome
 
 #: Oracles that look at the numbers; one of them must have spoken.
@@ -25,6 +27,10 @@ NUMERIC = frozenset({"integers", "bits"})
 FASTER_THAN_MEMORY = "faster than memory: a fault of the benchmark"
 ABOVE = 0.02
 """By how much the read ceiling may be beaten: it is the best of a few loops, not of all there could be."""
+
+
+BURST = 0.02
+"""By how much longer a time that is sustained may take. Most differ from the race's by 0.2 %."""
 
 
 class Absent(Strict):
@@ -220,6 +226,24 @@ class Timing(Strict):
     def mode(self, name: str) -> Measurement | None:
         """The subject timed in another way, or None if it was not."""
         return next((mode for mode in self.modes if mode.name == name), None)
+
+    @property
+    def sustained(self) -> float | None:
+        """The subject's time when its chain runs again and again, over that in the race; None in old records.
+
+        In a race it runs for a seventh of the time. Above 1 it slows down when nobody else has a turn, as
+        where it draws so much power that the GPU lowers its clocks; the peers may or may not.
+        """
+        if self.facts is None:
+            return None
+        launches = self.facts.launches or self.copies * turns(self.copies)
+        alone = median(each.once_us for each in self.facts.doublings) / launches
+        return alone / self.subject.time_us.median
+
+    @property
+    def bursts(self) -> bool:
+        """Whether the subject's time is that of a burst: more than :data:`BURST` longer when sustained."""
+        return self.sustained is not None and self.sustained - 1 > BURST
 
     @property
     def faster_than_memory(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lanecheck.bench import correctness, plan
-from lanecheck.bench.ceiling import COPY, Ceiling, copying
+from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.correctness import Expected
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.inquiry import inquire
@@ -198,11 +198,12 @@ def rivals(
         patience: seconds that a peer may take to tune for the shape.
         alone: why no peer is asked at all; empty if they are.
     """
-    geometry, reads = ceiling.best(workload.bytes, copies, rig.clock, rng)
+    loop, reads = ceiling.reading(workload.bytes, copies, rig.clock, rng)
+    copier, copying = ceiling.copying(workload.bytes, copies, rig.clock, rng)
     entered = [*_entered(workload, rig, patience, alone, copies)]
     return Rivals(
-        ceiling=Contender("read ceiling", reads, str(geometry)),
-        copy=Contender("copy ceiling", copying(workload.bytes, copies), COPY),
+        ceiling=Contender("read ceiling", reads, loop),
+        copy=Contender("copy ceiling", copying, copier),
         peers=[each for each in entered if isinstance(each, Contender)],
         absent=[each for each in entered if isinstance(each, Absent)],
     )

@@ -32,7 +32,7 @@ def _shapes(record: BenchRecord) -> Table:
     """One line a shape; the share of the ceiling as median ± half the distance of the quartiles."""
     axes = _axes(record)
     table = _titled(record)
-    for heading in (*axes, "µs", "GB/s", "of ceiling", "alone µs", "× fastest peer"):
+    for heading in (*axes, "µs", "GB/s", "of ceiling", "alone µs", "sustained", "× fastest peer"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in record.rows:
         table.add_row(*(str(row.params.get(axis, "")) for axis in axes), *_numbers(row))
@@ -43,7 +43,8 @@ def _summary(record: BenchRecord) -> Table:
     """One line for each value of the first parameter: least, median and most over its shapes."""
     axis = next(iter(record.rows[0].params))
     table = _titled(record)
-    for heading in (axis, "shapes", "void", "of ceiling", "× fastest peer", "slower than a peer"):
+    headings = "shapes", "void", "of ceiling", "sustained", "peers", "× fastest", "slower than it"
+    for heading in (axis, *headings):
         table.add_column(heading, justify="right")
     for value in dict.fromkeys(row.params[axis] for row in record.rows):
         rows = [row for row in record.rows if row.params[axis] == value]
@@ -54,6 +55,8 @@ def _summary(record: BenchRecord) -> Table:
             str(len(rows)),
             str(sum(row.void is not None for row in rows)),
             _span([timing.share_of_ceiling.median for timing in timings], "{:.1%}"),
+            _span([share for timing in timings if (share := timing.sustained)], "{:.3f}"),
+            taking_part(timings),
             _span(against, "{:.3f}"),
             str(sum(ratio < 1 for ratio in against)),
         )
@@ -119,7 +122,8 @@ def _titled(record: BenchRecord) -> Table:
     methods = " / ".join(sorted({row.timing.method for row in record.rows if row.timing}))
     return Table(
         title=f"{record.subject} on {record.environment.gpu}",
-        caption=f"{methods or 'untimed'}; {record.rounds} rounds; ratios: medians in one run",
+        caption=f"{methods or 'untimed'}; {record.rounds} rounds; ratios: medians in one run; sustained: "
+        "the time without a rest over the time in the race",
     )
 
 
@@ -139,7 +143,7 @@ def _axes(record: BenchRecord) -> list[str]:
 
 def _numbers(row: Row) -> list[str]:
     if row.timing is None:
-        return ["–"] * 5
+        return ["–"] * 6
     timing, fastest = row.timing, row.timing.fastest
     alone = timing.mode(COLD_SINGLE)
     return [
@@ -147,12 +151,21 @@ def _numbers(row: Row) -> list[str]:
         f"{timing.subject.gbps:.0f}",
         _percent(timing.share_of_ceiling),
         f"{alone.time_us.median:.2f}" if alone else "–",
+        f"{timing.sustained:.3f}" if timing.sustained else "–",
         f"{fastest[1].median:.3f} {escape(fastest[0])}" if fastest else "–",
     ]
 
 
 def _counted(rows: Sequence[Row]) -> list[Timing]:
     return [timing for row in rows if (timing := row.counted)]
+
+
+def taking_part(timings: Sequence[Timing]) -> str:
+    """How many peers raced, of all that are known: ``4 of 7``, ``4 to 6 of 7``."""
+    raced = [len(timing.peers) for timing in timings] or [0]
+    known = max((len(timing.peers) + len(timing.absent_peers) for timing in timings), default=0)
+    span = f"{min(raced)}" + (f" to {max(raced)}" if max(raced) > min(raced) else "")
+    return f"{span} of {known}"
 
 
 def _percent(share: Spread) -> str:

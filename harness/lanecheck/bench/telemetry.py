@@ -31,7 +31,8 @@ HELD_BACK = frozenset(
 )
 """Reasons under which a GPU is not itself. The others hold nothing back that changes between rounds: an
 idle GPU says so between two launches; a clock that somebody set, for applications, for displays or for a
-group of boards, stays; and a power cap is the ordinary state of many a card under load."""
+group of boards, stays. A power cap does change the clocks, but is the ordinary state of many a card under
+load: what it costs the subject is in :attr:`~lanecheck.bench.model.Timing.sustained`."""
 
 
 def read(uuid: str) -> Reading | Absent:

@@ -1,7 +1,8 @@
 """What the recorded benchmarks say of each GPU: which rows count, what is missing, and how the peers fare.
 
 Pure: reports in, numbers out. Of a shape the newest row of the newest source counts, void or not; a row of
-an earlier source only where there is none of that, and then it is marked.
+an earlier source, or from before timings were doubted, only where there is none of that, and then it is
+marked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 
 from lanecheck.bench.model import BenchRecord, Row, Timing
 from lanecheck.bench.spread import Spread
+from lanecheck.bench.table import taking_part
 from lanecheck.reports.model import Report
 from lanecheck.subject import Params, title
 
@@ -50,7 +52,7 @@ class Shown:
     """One row that counts, and the report that holds it.
 
     Attributes:
-        stale: whether it is of an earlier source than the newest report.
+        stale: whether it is of an earlier source than the newest report, or nobody doubted its timing.
     """
 
     row: Row
@@ -98,7 +100,8 @@ class Tokens:
         covered: rows of the shapes asked for; those void among them have a row too.
         missing: shapes asked for that have none.
         beyond: rows of shapes that were not asked for. stale: rows of an earlier source.
-        shares: of the ceiling, of the rows that count. behind: rows whose best peer is faster.
+        shares: of the ceiling, of the rows that count. bursts: of those whose time is that of a burst.
+        peers: how many raced, of how many. behind: rows whose best peer is faster.
         modes: by mode, the median over the rows of its time over the cold chain's.
     """
 
@@ -109,6 +112,8 @@ class Tokens:
     stale: int
     void: int
     shares: list[float]
+    bursts: int
+    peers: str
     behind: int
     modes: dict[str, float]
 
@@ -223,13 +228,13 @@ def standings(reports: Sequence[Report], asked: Iterable[Params] = ()) -> list[S
 
 
 def selected(reports: Sequence[Report]) -> dict[str, list[Shown]]:
-    """By GPU product, of each set of parameters the newest row of the newest source, or else of the newest
-    before it."""
+    """By GPU product, of each set of parameters the newest row that is not stale, or else the newest."""
     found: dict[str, dict[frozenset[tuple[str, int | str]], Shown]] = {}
     for report in reports:
-        stale = report.source.sha256 != reports[-1].source.sha256
+        earlier = report.source.sha256 != reports[-1].source.sha256
         for row in report.bench.rows if report.bench else ():
             assert report.bench
+            stale = earlier or bool(row.timing and not row.timing.facts)
             of_gpu = found.setdefault(report.bench.environment.gpu, {})
             key = frozenset(row.params.items())
             if key not in of_gpu or of_gpu[key].stale or not stale:
@@ -282,6 +287,8 @@ def _tokens(
         stale=sum(shown.stale for shown in here.values()),
         void=sum(shown.row.void is not None for shown in here.values()),
         shares=[timing.share_of_ceiling.median for timing in timed],
+        bursts=sum(timing.bursts for timing in timed),
+        peers=taking_part(timed),
         behind=sum(bool(shown.best and shown.best.ahead) for shown in here.values()),
         modes={name: median(ratios) for name, ratios in times.items()},
     )

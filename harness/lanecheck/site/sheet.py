@@ -27,6 +27,7 @@ NUMBERS = (
     "share_of_ceiling",
     "speedup_of_subject",
     "rounds",
+    "sustained",
 )
 ABOUT = (
     "void",
@@ -69,7 +70,8 @@ def _lines(shown: Shown) -> Iterator[tuple[str, str, Sequence[object], str, str]
     def raced(role: str, each: Measurement, detail: str) -> tuple[str, str, list[object], str, str]:
         share = Spread.of_ratios(read.samples_us, each.samples_us).median
         speedup = Spread.of_ratios(each.samples_us, own.samples_us).median
-        return role, each.name, _numbers(each, share, speedup), "", detail
+        sustained = timing.sustained if each is own else None
+        return role, each.name, _numbers(each, share, speedup, sustained), "", detail
 
     yield raced(SUBJECT, own, own.detail or timing.method)
     yield raced(READ, read, read.detail)
@@ -78,16 +80,23 @@ def _lines(shown: Shown) -> Iterator[tuple[str, str, Sequence[object], str, str]
     for peer in timing.peers:
         yield raced(PEER, peer, peer.detail)
     for mode in timing.modes:
-        yield MODE, mode.name, _numbers(mode, None, None), "", mode.detail
+        yield MODE, mode.name, _numbers(mode), "", mode.detail
     for each in timing.absent:
         yield ABSENT, each.name, nothing, each.reason, ""
 
 
-def _numbers(each: Measurement, share: float | None, speedup: float | None) -> list[object]:
+def _numbers(
+    each: Measurement,
+    share: float | None = None,
+    speedup: float | None = None,
+    sustained: float | None = None,
+) -> list[object]:
     time = each.time_us
-    ratios = ["" if ratio is None else f"{ratio:.5f}" for ratio in (share, speedup)]
     times = (f"{value:.4f}" for value in (time.median, time.q1, time.q3))
-    return [*times, f"{each.gbps:.2f}", *ratios, len(each.samples_us)]
+    *ratios, last = (
+        "" if ratio is None else f"{ratio:.5f}" for ratio in (share, speedup, sustained)
+    )
+    return [*times, f"{each.gbps:.2f}", *ratios, len(each.samples_us), last]
 
 
 def _about(shown: Shown, absent: str, detail: str) -> Iterable[object]:

@@ -1,4 +1,4 @@
-// The read ceiling: the fastest loop over a buffer that does nothing but read it.
+// The ceilings: the fastest loops over buffers that do nothing but read one, or copy one to another.
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -16,8 +16,26 @@ __device__ __forceinline__ uint4 load(const uint4* p) {
   return v;
 }
 
-// A CTA reads tiles of UNROLL vectors a thread, grid-stride; all loads of a tile are in flight at
-// once. Each warp's sum depends on every word, so no load can be elided. With `keep` the sums are
+// A thread's UNROLL vectors of a tile, `blockDim.x` apart, all of the loads in flight at once;
+// zeros beyond the end. Returns whether the whole tile lies before it.
+template <int UNROLL>
+__device__ __forceinline__ bool load_tile(uint4 (&v)[UNROLL], const uint4* data, int64_t first,
+                                          int64_t vectors) {
+  const bool whole = first + (UNROLL - 1) * int64_t{blockDim.x} < vectors;
+  if (whole) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) v[u] = load(data + first + u * blockDim.x);
+  } else {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+      const int64_t at = first + u * blockDim.x;
+      v[u] = at < vectors ? load(data + at) : make_uint4(0, 0, 0, 0);
+    }
+  }
+  return whole;
+}
+
+// A CTA reads tiles of UNROLL vectors a thread, grid-stride. Each warp's sum depends on every word, so no load can be elided. With `keep` the sums are
 // stored, so that the host can check that every byte was read once; without it, one warp in 2^32
 // stores.
 template <int UNROLL>
@@ -28,16 +46,7 @@ __global__ void read_kernel(const uint4* __restrict__ data, int64_t vectors, boo
   for (int64_t first = blockIdx.x * tile + threadIdx.x; first < vectors;
        first += gridDim.x * tile) {
     uint4 v[UNROLL];
-    if (first + tile - blockDim.x < vectors) {
-#pragma unroll
-      for (int u = 0; u < UNROLL; u++) v[u] = load(data + first + u * blockDim.x);
-    } else {
-#pragma unroll
-      for (int u = 0; u < UNROLL; u++) {
-        const int64_t at = first + u * blockDim.x;
-        v[u] = at < vectors ? load(data + at) : make_uint4(0, 0, 0, 0);
-      }
-    }
+    load_tile(v, data, first, vectors);
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) sum += v[u].x + v[u].y + v[u].z + v[u].w;
   }
@@ -47,6 +56,27 @@ __global__ void read_kernel(const uint4* __restrict__ data, int64_t vectors, boo
   }
 }
 
+// The same walk; what is read is written.
+template <int UNROLL>
+__global__ void copy_kernel(const uint4* __restrict__ from, uint4* __restrict__ to,
+                            int64_t vectors) {
+  const int64_t tile = int64_t{UNROLL} * blockDim.x;
+  for (int64_t first = blockIdx.x * tile + threadIdx.x; first < vectors;
+       first += gridDim.x * tile) {
+    uint4 v[UNROLL];
+    const bool whole = load_tile(v, from, first, vectors);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+      const int64_t at = first + u * blockDim.x;
+      if (whole || at < vectors) to[at] = v[u];
+    }
+  }
+}
+
+bool fits(int threads, int ctas) {
+  return threads >= 32 && threads <= 1024 && threads % 32 == 0 && ctas >= 1;
+}
+
 }  // namespace
 
 // Reads `vectors` 16-byte vectors. `threads` is a multiple of 32, `unroll` 4 or 8; `sums` holds a
@@ -54,9 +84,17 @@ __global__ void read_kernel(const uint4* __restrict__ data, int64_t vectors, boo
 LANECHECK_API int lanecheck_read(const void* data, int64_t vectors, int threads, int unroll,
                                  int ctas, int keep, unsigned* sums, cudaStream_t stream) {
   const auto kernel = unroll == 4 ? read_kernel<4> : unroll == 8 ? read_kernel<8> : nullptr;
-  if (!kernel || threads < 32 || threads > 1024 || threads % 32 || ctas < 1) {
-    return cudaErrorInvalidValue;
-  }
+  if (!kernel || !fits(threads, ctas)) return cudaErrorInvalidValue;
   kernel<<<ctas, threads, 0, stream>>>(static_cast<const uint4*>(data), vectors, keep != 0, sums);
+  return cudaGetLastError();
+}
+
+// Copies `vectors` 16-byte vectors; otherwise likewise.
+LANECHECK_API int lanecheck_copy(const void* from, void* to, int64_t vectors, int threads,
+                                 int unroll, int ctas, cudaStream_t stream) {
+  const auto kernel = unroll == 4 ? copy_kernel<4> : unroll == 8 ? copy_kernel<8> : nullptr;
+  if (!kernel || !fits(threads, ctas)) return cudaErrorInvalidValue;
+  kernel<<<ctas, threads, 0, stream>>>(static_cast<const uint4*>(from), static_cast<uint4*>(to),
+                                       vectors);
   return cudaGetLastError();
 }
