@@ -1,7 +1,8 @@
 """The kernel's configuration: how one GEMV is cut into CTAs, warps and trips.
 
 One place decides: the limits here are the ones ``csrc/gemv.cuh`` compiles (a test compares them), and
-the tuned tables in ``configs/`` are data that :func:`select` reads.
+the tuned table in ``configs/`` is data that :func:`select` reads. It was tuned on an H200. On another
+GPU the choice is as right, and may be slow: nothing here asks which GPU it is.
 """
 
 from __future__ import annotations
@@ -137,13 +138,17 @@ def _table(dual: bool) -> dict[tuple[int, int], tuple[int, int, int]]:
 
 
 def table(dual: bool = False) -> Iterator[tuple[int, int, Config]]:
-    """Every tuned entry as (N, K, Config at M = 1)."""
+    """Every tuned entry as (N, K, Config at M = 1): of ``configs/sm_90a.json``, tuned on an H200 for one
+    weight. Two weights have none."""
     for (n, k), (nw, u, s) in _table(dual).items():
         yield n, k, Config(nw, u, s, dual=dual)
 
 
 def select(m: int, n: int, k: int, dual: bool = False, batch_invariant: bool = False) -> Config:
     """The configuration for a shape: the tuned table's entry, or a rule of thumb for the rest.
+
+    Both are for every GPU, and the entries were tuned on an H200: elsewhere, tune a shape that matters and
+    pass a :class:`Config` of your own.
 
     A token's bits depend on (K, NW, S) alone, not on the tokens beside it. But fewer warps fit where M
     is large (:func:`max_warps`), so by default NW, and with it the bits, may change with M.
@@ -152,7 +157,8 @@ def select(m: int, n: int, k: int, dual: bool = False, batch_invariant: bool = F
 
     Args:
         m: tokens, 1…64. n, k: logical sizes of the weight. dual: two weights.
-        batch_invariant: ignore M, but for U, which changes no bit.
+        batch_invariant: ignore M, but for U, which changes no bit; so what is chosen for one M serves
+            every other, by :func:`for_tokens`.
 
     Raises:
         ValueError: if a size is out of range.
@@ -190,9 +196,13 @@ def _rule_of_thumb(k: int) -> tuple[int, int, int]:
 
 
 def for_tokens(config: Config, m: int) -> Config:
-    """``config`` with the token blocks of ``m`` tokens.
+    """``config`` with the token blocks of ``m`` tokens, and no longer trips than are compiled for them.
+
+    So its bits: U changes none, and NW and S stay.
 
     Raises:
-        ValueError: if no kernel was compiled for it.
+        ValueError: if its warps do not fit so many tokens.
     """
-    return replace(config, nb=blocks(m, TOKENS))
+    nb = blocks(m, TOKENS)
+    longest = max(supported_trips(nb, config.mats), default=config.u)
+    return replace(config, u=min(config.u, longest), nb=nb)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from packed_gemv import ops
-from packed_gemv.config import MAX_TOKENS
+from packed_gemv.config import MAX_TOKENS, select
 from packed_gemv.fragments import K_BLOCK, LANES, ROWS
 from packed_gemv.layout import PackedWeight, blocks
 
@@ -50,8 +50,15 @@ class PackedLinear(nn.Module):
         out_features: int,
         bias: bool = True,
         device: torch.device | str | None = None,
+        *,
+        batch_invariant: bool = False,
     ) -> None:
-        """A layer of zeros, to load a state dict into; :meth:`from_linear` is the usual way."""
+        """A layer of zeros, to load a state dict into; :meth:`from_linear` is the usual way.
+
+        Args:
+            batch_invariant: give a token the same bits whatever is beside it, at some cost in bandwidth;
+                see :func:`packed_gemv.config.select`. It is no part of the state dict.
+        """
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         zeros = partial(torch.zeros, dtype=torch.bfloat16, device=device)
@@ -59,15 +66,26 @@ class PackedLinear(nn.Module):
         self.register_buffer("packed", zeros(shape))
         self.register_buffer("bias", zeros(out_features) if bias else None)
         self.gemv: Gemv = ops.gemv
+        if batch_invariant:
+            config = select(1, out_features, in_features, batch_invariant=True)
+            self.gemv = partial(ops.gemv, config=config)
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear) -> PackedLinear:
+    def from_linear(cls, linear: nn.Linear, *, batch_invariant: bool = False) -> PackedLinear:
         """Round the weight and bias of ``linear`` to BF16 and pack them, on their device.
 
         A weight tied to another module's is copied, and no longer tied.
+
+        Args:
+            batch_invariant: as for the constructor.
         """
-        device = linear.weight.device
-        packed = cls(linear.in_features, linear.out_features, linear.bias is not None, device)
+        packed = cls(
+            linear.in_features,
+            linear.out_features,
+            bias=linear.bias is not None,
+            device=linear.weight.device,
+            batch_invariant=batch_invariant,
+        )
         packed.packed = ops.prepare(linear.weight.detach().to(torch.bfloat16)).data
         if linear.bias is not None:
             packed.bias = linear.bias.detach().to(torch.bfloat16, copy=True)
@@ -114,7 +132,10 @@ class PackedLinear(nn.Module):
 
 
 def swap_linears(
-    model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None = None
+    model: nn.Module,
+    filter: Callable[[str, nn.Linear], bool] | None = None,
+    *,
+    batch_invariant: bool = False,
 ) -> list[str]:
     """Replace the ``nn.Linear`` inside ``model``, in place, by :class:`PackedLinear`.
 
@@ -125,6 +146,7 @@ def swap_linears(
     Args:
         filter: called with each layer's qualified name and the layer; those for which it is true
             are replaced. By default, all are.
+        batch_invariant: as for :class:`PackedLinear`.
 
     Returns:
         The names replaced, in the order of ``model.named_modules()``.
@@ -139,7 +161,10 @@ def swap_linears(
         for name, module in model.named_modules(remove_duplicate=False)
         if type(module) is nn.Linear and (filter is None or filter(name, module))
     ]
-    packed = {module: PackedLinear.from_linear(module) for _, module in chosen}
+    packed = {
+        module: PackedLinear.from_linear(module, batch_invariant=batch_invariant)
+        for _, module in chosen
+    }
     for name, module in chosen:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, packed[module])

@@ -24,13 +24,14 @@ from packed_gemv.config import (
     for_tokens,
     max_warps,
     select,
-    supported_trips,
 )
 from packed_gemv.fragments import TOKENS
 from packed_gemv.layout import PackedWeight, unpack
 
 _OUT_DTYPES = (torch.bfloat16, torch.float32)
 _TOKEN_BLOCKS = range(1, MAX_TOKENS // TOKENS + 1)
+# (NW, U, S), each after the most tokens that it is for.
+_Walks = tuple[tuple[int, tuple[int, int, int]], ...]
 
 
 def prepare(weight: Tensor) -> PackedWeight:
@@ -66,9 +67,10 @@ def gemv(
         out: where to write, ``[..., N]`` BF16 or FP32, with a row stride of at least N. It must not
             overlap an input.
         out_dtype: ``torch.bfloat16`` or ``torch.float32``; by default that of ``out``, else BF16.
-        config: how the kernel walks, instead of the tuned table; its ``nb`` is taken from ``x``. On
-            a CPU it is checked and otherwise ignored. For bits that do not depend on M, give
-            :func:`select(…, batch_invariant=True) <packed_gemv.config.select>`.
+        config: how the kernel walks, instead of the table tuned on an H200; ``nb`` is that of ``x``,
+            and U no more than is compiled for it (:func:`~packed_gemv.config.for_tokens`). On a CPU
+            it is checked and otherwise ignored. For bits that do not depend on M, give
+            :func:`select(…, batch_invariant=True) <packed_gemv.config.select>`, for whichever M.
 
     Returns:
         ``[..., N]``: ``out`` if given.
@@ -345,39 +347,41 @@ def _walk(m: int, n: int, k: int, dual: bool, config: Config | None) -> list[int
     # Comparisons alone, and only where the walk changes: a compiled graph then serves a range of M,
     # and torch.compile's limit of 8 graphs holds all of 1 to 64.
     if config is None:
-        return next(list(walk) for most, walk in _tuned(n, k, dual) if m <= most)
-    if config.dual != dual:
+        walks = _tuned(n, k, dual)
+    elif config.dual != dual:
         raise ValueError(f"config.dual is {config.dual}, but this call has {1 + dual} weight(s)")
-    if m > _most_tokens(config.nw, config.u, dual):
-        for_tokens(config, m)  # raises, and says why
-    return [config.nw, config.u, config.s]
+    else:
+        walks = _given(config.nw, config.u, config.s, dual)
+        if m > walks[-1][0]:
+            for_tokens(config, m)  # raises, and says why
+    return next(list(walk) for most, walk in walks if m <= most)
 
 
 @torch.compiler.assume_constant_result
-def _tuned(n: int, k: int, dual: bool) -> tuple[tuple[int, tuple[int, int, int]], ...]:
-    return _walks(n, k, dual)
+def _tuned(n: int, k: int, dual: bool) -> _Walks:
+    return _tuned_walks(n, k, dual)
 
 
 @torch.compiler.assume_constant_result
-def _most_tokens(nw: int, u: int, dual: bool) -> int:
-    return _limit(nw, u, 2 if dual else 1)
+def _given(nw: int, u: int, s: int, dual: bool) -> _Walks:
+    return _given_walks(nw, u, s, dual)
 
 
 @lru_cache(maxsize=4096)
-def _walks(n: int, k: int, dual: bool) -> tuple[tuple[int, tuple[int, int, int]], ...]:
-    """The tuned walks, each after the most tokens that it is for."""
-    configs = [select(nb * TOKENS, n, k, dual) for nb in _TOKEN_BLOCKS]
+def _tuned_walks(n: int, k: int, dual: bool) -> _Walks:
+    return _by_tokens(select(nb * TOKENS, n, k, dual) for nb in _TOKEN_BLOCKS)
+
+
+@lru_cache(maxsize=4096)
+def _given_walks(nw: int, u: int, s: int, dual: bool) -> _Walks:
+    config = Config(nw, u, s, dual=dual)
+    fitting = [nb for nb in _TOKEN_BLOCKS if nw <= max_warps(nb, config.mats)]
+    return _by_tokens(for_tokens(config, nb * TOKENS) for nb in fitting)
+
+
+def _by_tokens(configs: Iterable[Config]) -> _Walks:
     most = {(config.nw, config.u, config.s): config.nb * TOKENS for config in configs}
     return tuple((tokens, walk) for walk, tokens in most.items())
-
-
-@lru_cache
-def _limit(nw: int, u: int, mats: int) -> int:
-    """The most tokens for which ``nw`` and ``u`` were compiled."""
-    fits = (
-        nb for nb in _TOKEN_BLOCKS if nw <= max_warps(nb, mats) and u in supported_trips(nb, mats)
-    )
-    return max(fits) * TOKENS
 
 
 def _check_outs(

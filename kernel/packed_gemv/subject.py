@@ -60,6 +60,18 @@ _BENCH_SHAPES = (
 # shapes at M = 8, on an H200, the best of those was at most 1.3 % slower than it, and mostly faster.
 _SWEPT_TOKENS = {1: 10.0, 2: 0.0, 4: 0.0, 8: 10.0, 16: 0.0, 32: 0.0, 64: 10.0}
 
+# What each number of a case may be; Config knows of nw, u and s. The kernel indexes rows and columns in 32
+# bits, so launch.cu takes 2^30 of them. Rows may lie further apart than that: what bounds a pad is memory,
+# as it does an offset, whose every element is filled. No alignment beyond an element's is asked of either.
+_SIZE, _FLAG = range(1, 2**30 + 1), range(2)
+_DOMAIN = {
+    "m": range(1, MAX_TOKENS + 1),
+    **{"n": _SIZE, "k": _SIZE, "dual": _FLAG, "fused": _FLAG, "bias": _FLAG},
+    **{"xpad": range(2**30 + 1), "xoff": range(2**12 + 1), "ypad": range(2**30 + 1)},
+}
+# Of a case's tensors: half of the addresses that host execution reserves, four times what a landmark spans.
+_MOST_BYTES = 2**35
+
 
 class Args(ctypes.Structure):
     """``PackedGemvArgs`` of csrc/launch.h."""
@@ -141,13 +153,10 @@ class PackedGemv(Subject):
         }
 
     def tensors(self, params: Params) -> list[Tensor]:
+        _require_domain(params)
         p = {name: value for name, value in params.items() if isinstance(value, int)}
         config = self._config(params)
         m, n, k, nb, mats = p["m"], p["n"], p["k"], config.nb, config.mats
-        if not 1 <= m <= MAX_TOKENS or n < 1 or k < 1:
-            raise BadInput(f"m={m} n={n} k={k}: m is 1 to {MAX_TOKENS}, n and k are at least 1")
-        if params["out"] not in ("fp32", "bf16"):
-            raise BadInput(f"out={params['out']}: it is fp32 or bf16")
         rb, kb = blocks(n, 16), blocks(k, K_BLOCK)
         out: Literal["fp32", "bf16"] = "fp32" if params["out"] == "fp32" else "bf16"
         each = range(mats)
@@ -162,6 +171,7 @@ class PackedGemv(Subject):
         if p["s"] > 1:
             floats = rb * p["s"] * mats * nb * 128
             tensors.append(Tensor("workspace", (4 * (floats + rb),), "byte", "workspace"))
+        _require_room(tensors)
         return tensors
 
     def terms(self, params: Params) -> int:
@@ -466,6 +476,36 @@ int launch() {{
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
+
+
+def _require_domain(params: Params) -> None:
+    """Refuse a launch that cannot be: its failure would be no fault of the kernel's.
+
+    Raises:
+        BadInput: naming the first axis that is wrong.
+    """
+    for axis, allowed in _DOMAIN.items():
+        if params[axis] not in allowed:
+            raise BadInput(f"{axis}={params[axis]}: it is {allowed[0]} to {allowed[-1]}")
+    if int(params["fused"]) > int(params["dual"]):
+        raise BadInput("fused=1 dual=0: fused takes two weights; give dual=1 or fused=0")
+    if params["out"] not in ("fp32", "bf16"):
+        raise BadInput(f"out={params['out']}: it is fp32 or bf16")
+
+
+def _require_room(tensors: list[Tensor]) -> None:
+    """Refuse tensors that host execution would find no addresses for.
+
+    Raises:
+        BadInput: naming the largest of them.
+    """
+    spans = {tensor.name: tensor.span * tensor.item.itemsize for tensor in tensors}
+    total = sum(spans.values())
+    if total > _MOST_BYTES:
+        raise BadInput(
+            f"the tensors span {total:,} bytes, most of them {max(spans, key=spans.__getitem__)}; at most "
+            f"{_MOST_BYTES:,} are possible: make n, k, s or a pad smaller"
+        )
 
 
 def _accumulator(token: int, row: int) -> tuple[int, int, int, int]:

@@ -7,6 +7,7 @@ import sys
 import zlib
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     # Not in the fixture, where each skip would be reported on a line of its own.
     if "cuda" in getattr(item, "fixturenames", ()) and not _has_gpu():
         pytest.skip("no CUDA GPU that torch can use")
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The walk of every call of the torch front, [NW, U, S], in order."""
+    from packed_gemv import ops
+
+    walks: list[list[int]] = []
+    choose = ops._walk
+
+    def kept(*call: Any) -> list[int]:
+        walks.append(choose(*call))
+        return walks[-1]
+
+    monkeypatch.setattr(ops, "_walk", kept)
+    return walks
 
 
 @pytest.fixture

@@ -181,6 +181,15 @@ def test_a_batch_invariant_selection_ignores_m(m: int, n: int, k: int, dual: boo
     assert together.nb == -(-m // 8)
 
 
+@pytest.mark.parametrize("dual", [False, True], ids=["single", "dual"])
+def test_one_batch_invariant_selection_serves_every_m_of_every_tuned_shape(dual: bool) -> None:
+    for n, k, _ in c.table():
+        chosen = [select(m, n, k, dual, batch_invariant=True) for m in range(1, 65)]
+        assert [c.for_tokens(chosen[0], m) for m in range(1, 65)] == chosen
+        assert len({(config.nw, config.s) for config in chosen}) == 1
+        assert c.for_tokens(chosen[-1], 1).slices(k) == chosen[0].slices(k)
+
+
 def test_a_selection_that_is_not_batch_invariant_uses_more_warps_for_few_tokens() -> None:
     assert select(1, 8, 4096).nw > select(1, 8, 4096, batch_invariant=True).nw
 
@@ -217,7 +226,15 @@ def test_a_size_out_of_range_is_refused(sizes: tuple[int, int, int], message: st
         select(*sizes)
 
 
-def test_for_tokens_changes_the_token_blocks_alone() -> None:
+def test_for_tokens_changes_the_token_blocks_and_cuts_a_trip_that_is_too_long() -> None:
     assert c.for_tokens(Config(4, 2, 3), 13) == Config(4, 2, 3, nb=2)
-    with pytest.raises(ValueError, match=r"nw=16 is not in 1…4"):
-        c.for_tokens(Config(16, 2), 64)
+    assert c.for_tokens(Config(4, 8, 3), 64) == Config(4, 4, 3, nb=8)
+    assert c.for_tokens(Config(2, 4, dual=True), 64) == Config(2, 1, nb=8, dual=True)
+
+
+@pytest.mark.parametrize("dual", [False, True], ids=["single", "dual"])
+def test_for_tokens_refuses_warps_and_tokens_that_do_not_fit(dual: bool) -> None:
+    with pytest.raises(ValueError, match=r"nw=16 is not in 1…"):
+        c.for_tokens(Config(16, 1, dual=dual), 64)
+    with pytest.raises(ValueError, match="nb is 1 to 8, not 9"):
+        c.for_tokens(Config(1, 1, dual=dual), 65)

@@ -129,6 +129,8 @@ def test_every_number_in_the_prose_is_one_that_a_lab_shows(
         "those six enter the sum once too often",
         "9, 9, 8 and 8",
         "pip install ./harness",
+        "tuned on an H200",
+        "It does not ask which GPU there is",
     ],
 )
 def test_it_says_what_a_reader_comes_for(claim: str) -> None:

@@ -72,6 +72,29 @@ def test_at_most_64_rows_a_call(linear):
     assert seen == [(m, BF16, torch.float32) for m in (64, 64, 22)]
 
 
+def partitions(layer, walked):
+    """The (NW, S), which bits depend on, that the layer's calls walk with for 1 to 64 tokens and more."""
+    walked.clear()
+    for m in (1, 8, 9, 64, 65):
+        layer(torch.randn(m, layer.in_features))
+    return {(nw, s) for nw, _, s in walked}
+
+
+def test_a_batch_invariant_layer_adds_in_one_order_whatever_the_batch(walked):
+    linear = nn.Linear(4096, 8).requires_grad_(
+        False
+    )  # a tuned shape, with more warps for few tokens
+    assert len(partitions(PackedLinear.from_linear(linear), walked)) > 1
+    invariant = PackedLinear.from_linear(linear, batch_invariant=True)
+    model = nn.Sequential(linear)
+    swap_linears(model, batch_invariant=True)
+    for layer in (invariant, PackedLinear(4096, 8, batch_invariant=True), model[0]):
+        assert len(partitions(layer, walked)) == 1
+        assert len(partitions(copy.deepcopy(layer), walked)) == 1
+    x = torch.randn(3, 4096)
+    torch.testing.assert_close(invariant(x), PackedLinear.from_linear(linear)(x))
+
+
 def test_state_dict(linear):
     packed = PackedLinear.from_linear(linear)
     state = packed.state_dict()
@@ -97,9 +120,10 @@ def test_refuses(linear):
         packed.float()(torch.randn(3, 40))
 
 
-def test_a_model_compiles_without_a_graph_break():
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_model_compiles_without_a_graph_break(batch_invariant):
     model = nn.Sequential(nn.Linear(40, 24), nn.ReLU(), nn.Linear(24, 17)).eval()
-    swap_linears(model)
+    swap_linears(model, batch_invariant=batch_invariant)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         for m in (3, 5, 70):

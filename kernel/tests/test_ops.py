@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from packed_gemv import build, ops, recipe  # noqa: E402
-from packed_gemv.config import Config  # noqa: E402
+from packed_gemv.config import Config, select  # noqa: E402
 from packed_gemv.layout import PackedWeight  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -153,6 +153,20 @@ def test_autocast_leaves_the_sum_in_fp32():
 def test_config_takes_its_token_blocks_from_x():
     x, weight = bf16(20, 64), bf16(24, 64)
     assert_rounds(ops.gemv(x, ops.prepare(weight), config=Config(2, 1, 2)), x, weight)
+
+
+@pytest.mark.parametrize("dual", [False, True], ids=["one weight", "two weights"])
+def test_one_batch_invariant_config_serves_every_m_with_the_same_partition(dual, walked):
+    n, k = 8, 4096  # tuned for U = 8 at one token, which 64 tokens leave no registers for
+    config, packed = select(1, n, k, dual, batch_invariant=True), ops.prepare(bf16(n, k))
+    for m in range(1, 65):
+        if dual:
+            ops.gemv_dual(bf16(m, k), packed, packed, config=config)
+        else:
+            ops.gemv(bf16(m, k), packed, config=config)
+    assert {(nw, s) for nw, _, s in walked} == {(config.nw, config.s)}
+    expected = [select(m, n, k, dual, batch_invariant=True).u for m in range(1, 65)]
+    assert [u for _, u, _ in walked] == expected and len(set(expected)) > 1
 
 
 def test_operator_check():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from hypothesis import given, settings, target
 
 lanecheck = pytest.importorskip("lanecheck")
 
-from lanecheck import build, oracles, simt  # noqa: E402
+from lanecheck import build, landmarks, oracles, simt  # noqa: E402
 from lanecheck.build import build_host  # noqa: E402
-from lanecheck.cases import Case, strategy  # noqa: E402
+from lanecheck.cases import Case, parse, strategy  # noqa: E402
 from lanecheck.cases import case as draw_case  # noqa: E402
+from lanecheck.errors import BadInput  # noqa: E402
 from lanecheck.oracles import integers  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
-from lanecheck.trial import Target, observe  # noqa: E402
+from lanecheck.trial import Target, draw_inputs, observe  # noqa: E402
 from packed_gemv import config  # noqa: E402
 from packed_gemv.subject import SUBJECT, Args  # noqa: E402
 
@@ -141,6 +143,24 @@ def test_u_changes_no_bit(host) -> None:
         np.testing.assert_array_equal(bits[0], other)
 
 
+@pytest.mark.parametrize(("n", "k"), [(8, 4096), (128, 2048)])
+def test_a_token_keeps_its_bits_in_any_batch_at_a_batch_invariant_config(n, k, host) -> None:
+    whole = draw_inputs(SUBJECT, case(m=64, n=n, k=k))
+
+    def first_token(m: int, walk: config.Config) -> list[list[int]]:
+        one = case(m=m, n=n, k=k, nw=walk.nw, u=walk.u, s=walk.s)
+        inputs = {**whole, "x": whole["x"][:m]}
+        return [seen.outputs["y0"][0].tolist() for _, seen in observe(SUBJECT, one, host, inputs)]
+
+    chosen = config.select(1, n, k, batch_invariant=True)
+    alone = first_token(1, chosen)
+    for m in (8, 9, 64):
+        assert config.for_tokens(chosen, 64).u < chosen.u
+        assert first_token(m, config.for_tokens(chosen, m)) == alone
+    tuned = [first_token(m, config.select(m, n, k)) for m in (1, 64)]
+    assert tuned[0] != tuned[1], "the shape does not show that M could matter"
+
+
 def test_what_lies_beyond_k_is_not_read_as_a_factor(host) -> None:
     # The gap between the rows of x holds NaN; W's padding is 0, and 0 · NaN would be NaN.
     for _, observation in observe(SUBJECT, case(k=41, xpad=30), host):
@@ -208,6 +228,78 @@ def test_a_launch_that_cannot_be_right_is_refused(wrong, library) -> None:
     launch = simt.HostLibrary(library).cdll.packed_gemv_launch
     assert launch(ctypes.byref(args), None) == INVALID
     assert not memory.any()
+
+
+LINE = (
+    "packed_gemv m=1 n=16 k=32 nw=1 u=1 s=1 dual=0 fused=0 bias=0 out=fp32 xpad=0 xoff=0 ypad=0 "
+    "regime=small side=upper seed=0"
+)
+
+
+def edited(words: str) -> str:
+    """The line with these words in place of its own."""
+    changed = dict(word.split("=") for word in words.split())
+    assert set(changed) <= set(dict(word.split("=") for word in LINE.split()[1:]))
+    return " ".join(
+        f"{key}={changed.get(key, value)}" if equals else key
+        for key, equals, value in (word.partition("=") for word in LINE.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("m=0", "m=0: it is 1 to 64"),
+        ("m=65", "m=65: it is 1 to 64"),
+        ("n=0", "n=0: it is 1 to 1073741824"),
+        ("n=99999999999", "n=99999999999: it is 1 to 1073741824"),
+        ("k=-32", "k=-32: it is 1 to 1073741824"),
+        ("k=1073741825", "k=1073741825: it is 1 to 1073741824"),
+        ("dual=2", "dual=2: it is 0 to 1"),
+        ("dual=1 fused=2", "fused=2: it is 0 to 1"),
+        ("bias=7", "bias=7: it is 0 to 1"),
+        ("bias=-1", "bias=-1: it is 0 to 1"),
+        ("fused=1", "fused=1 dual=0: fused takes two weights"),
+        ("out=fp16", "out=fp16: it is fp32 or bf16"),
+        ("xoff=-1", "xoff=-1: it is 0 to 4096"),
+        ("xoff=4097", "xoff=4097: it is 0 to 4096"),
+        ("m=8 xpad=-64", "xpad=-64: it is 0 to"),
+        ("m=8 ypad=-4", "ypad=-4: it is 0 to"),
+        ("m=8 xpad=100000000000000", "xpad=100000000000000: it is 0 to"),
+        (
+            "m=64 ypad=1000000000",
+            "the tensors span 252,000,010,240 bytes, most of them y0; at most",
+        ),
+        ("n=1073741824", "most of them w0; at most 34,359,738,368 are possible: make n, k, s or a"),
+        ("n=1048576 s=65535", "most of them workspace"),
+        ("nw=17", "nw=17 is not in 1…16"),
+        ("u=3", "u=3 is not compiled"),
+        ("s=0", "s is 1 to 65535, not 0"),
+        ("m=64 u=8", "u=8 needs too many registers with nb=8"),
+    ],
+)
+def test_a_line_that_no_launch_could_be_right_for_is_bad_input(words: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(edited(words), SUBJECT)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["m=64", "dual=1 fused=1 bias=1 out=bf16", "m=64 xpad=24 xoff=4096 ypad=1", "k=16777215"],
+)
+def test_a_line_at_the_edge_of_the_domain_is_a_case(words: str) -> None:
+    assert parse(edited(words), SUBJECT).line == edited(words)
+
+
+def test_every_case_that_is_drawn_or_named_is_in_the_domain() -> None:
+    cases = [draw_case(SUBJECT, 0, index) for index in range(2000)]
+    cases += itertools.chain.from_iterable(landmarks.groups(SUBJECT, "cuda").values())
+    assert all(parse(one.line, SUBJECT) == one for one in cases)
+    timed = [*SUBJECT.bench_params(), *(params for params, _ in SUBJECT.sweep_params())]
+    timed += [params for device in ("host", "cuda") for params in SUBJECT.gate_params(device)]
+    assert all(map(SUBJECT.tensors, timed))
 
 
 def test_two_builds_for_a_gpu_are_the_same_bytes(tmp_path: Path) -> None:
