@@ -25,6 +25,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lanecheck import sanitizer, simt
 from lanecheck import trial as trials
+from lanecheck.errors import CannotRun
 from lanecheck.memory import STICKY
 from lanecheck.toolchain import find_cxx
 from lanecheck.trial import Failure, Result, Target, Trial
@@ -172,6 +173,11 @@ class LocalExecutor:
             try:
                 yield self._schedule(fresh, trial).result()
             except (TimeoutError, ProcessExpired) as again:
+                if getattr(again, "exitcode", None) == -signal.SIGKILL:
+                    raise CannotRun(
+                        f"{trial.lines[0]}: the system killed its process, as it does where memory is "
+                        "short: give it more, or run fewer workers"
+                    ) from None
                 yield _died(trial, self._cause(again))
             else:
                 yield _not_alone(trial, f"{self._cause(death)} after other cases")

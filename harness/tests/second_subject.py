@@ -252,6 +252,13 @@ class Segfaults(Ends):
         ctypes.memset(8, 0, 1)
 
 
+class IsKilled(Ends):
+    """As where memory is short."""
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class ExitsAtOnce(Ends):
     def end(self) -> None:
         os._exit(3)
@@ -295,6 +302,7 @@ WRITES_BEFORE_START = Spoils("w", offset=-4)
 WRITES_INTO_INPUT = Spoils("x")
 HANGS = Hangs()
 SEGFAULTS = Segfaults()
+IS_KILLED = IsKilled()
 EXITS_AT_ONCE = ExitsAtOnce()
 EXITS_POLITELY = ExitsPolitely()
 RAISES = Raises()

@@ -14,7 +14,7 @@ from second_subject import FATAL_K, SUBJECT, ByNumpy
 
 from lanecheck import cases
 from lanecheck.campaign import Budget, fuzz
-from lanecheck.errors import BadInput
+from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor, deaf
 from lanecheck.trial import Result, Target, Trial
 
@@ -53,6 +53,11 @@ def test_the_one_guilty_case_of_a_batch_is_named_and_every_case_counts_once(
     assert result.cases == 4
     assert result.launches == 2 * 3 + 1
     assert result.judged["execution"] == result.judged["integers"] == 3
+
+
+def test_a_process_that_the_system_kills_says_nothing_of_the_kernel():
+    with pytest.raises(CannotRun, match="the system killed its process, as it does where memory"):
+        run("IS_KILLED", [*INNOCENT, GUILTY])
 
 
 def test_a_crash_of_which_no_single_case_is_guilty_is_a_failure_and_loses_no_result():
