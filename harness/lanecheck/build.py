@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -84,6 +85,14 @@ class BuildFailed(LanecheckError):
         self.log = log
 
 
+def unfit(cxx: Path, part: str, log: str) -> CannotRun:
+    """A part of Lanecheck itself does not compile: that says nothing of a kernel."""
+    return CannotRun(
+        f"{cxx} does not compile Lanecheck's own {part} ({first_error(log)}): "
+        "set CXX to another g++ or clang++"
+    )
+
+
 def build_device(
     recipe: Recipe,
     arch: Arch,
@@ -121,22 +130,23 @@ def build_host(
     environment = {**toolchain.environment, "LC_ALL": "C"}
     ingredients = (toolchain.cxx_version, json.dumps(tree(home)))
 
-    runtime = _build(
-        _Plan(
-            label=f"runtime-{variant}",
-            root=home,
-            commands=lambda source, out: [
-                [
-                    *(str(cxx), *flags.runtime_flags, "-fPIC", f"-I{simt.INCLUDE}"),
-                    *("-c", str(simt.RUNTIME), "-o", str(out)),
-                ]
-            ],
-            places={"cxx": cxx, "simt": home},
-            ingredients=ingredients,
-            suffix=".o",
-        ),
-        environment,
+    of_runtime = _Plan(
+        label=f"runtime-{variant}",
+        root=home,
+        commands=lambda source, out: [
+            [
+                *(str(cxx), *flags.runtime_flags, "-fPIC", f"-I{simt.INCLUDE}"),
+                *("-c", str(simt.RUNTIME), "-o", str(out)),
+            ]
+        ],
+        places={"cxx": cxx, "simt": home},
+        ingredients=ingredients,
+        suffix=".o",
     )
+    try:
+        runtime = _build(of_runtime, environment)
+    except BuildFailed as failure:
+        raise unfit(cxx, "runtime", failure.log) from failure
 
     root = recipe.root.resolve()
 
@@ -259,24 +269,36 @@ def _build(plan: _Plan, environment: Mapping[str, str]) -> Built:
     entry = cache_root(environment) / "build" / key
     if (found := _read(entry, plan, key, cached=True)) is not None:
         return found
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f"{key[:16]}.", suffix=".part"))
-    except OSError as error:
-        raise CannotRun(
-            f"cannot write to {entry.parent} ({error.strerror}): set LANECHECK_CACHE to another folder"
-        ) from None
-    try:
+    with workplace(entry.parent, key[:16]) as work:
         files = _compile(plan, work, environment)
         entry.mkdir(exist_ok=True)
         for file in files:
             file.replace(entry / file.name)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     built = _read(entry, plan, key, cached=False)
     if built is None:
         raise CannotRun(f"{entry} was removed while it was written: run again")
     return built
+
+
+@contextmanager
+def workplace(folder: Path, name: str) -> Iterator[Path]:
+    """A new folder inside one of the cache, gone afterwards: a file that is moved from there to its place
+    appears in one rename.
+
+    Raises:
+        CannotRun: if the cache cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(dir=folder, prefix=f"{name}.", suffix=".part"))
+    except OSError as error:
+        raise CannotRun(
+            f"cannot write to {folder} ({error.strerror}): set LANECHECK_CACHE to another folder"
+        ) from None
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _read(entry: Path, plan: _Plan, key: str, cached: bool) -> Built | None:
@@ -309,9 +331,7 @@ def _compile(plan: _Plan, work: Path, environment: Mapping[str, str]) -> list[Pa
         if status:
             raise BuildFailed(plan.label, log)
     if not out.is_file():
-        raise BuildFailed(
-            plan.label, f"{log}\nerror: the recipe's command did not write {out.name}"
-        )
+        raise BuildFailed(plan.label, f"{log}\nerror: the command did not write {out.name}")
     log_file, facts_file = work / "log.txt", work / "facts.json"
     log_file.write_text(log, encoding="utf-8")
     facts = {"seconds": round(seconds, 3), "commands": plan.portable(source, out)}

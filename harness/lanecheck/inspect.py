@@ -66,36 +66,26 @@ def inspect(
     arch: Arch,
     toolchain: Toolchain,
     required: Sequence[str] = (),
-    kernels: str = "",
 ) -> Inspection:
     """Read a library. ``problems`` of the result is empty if it is what ``arch`` asks for.
 
-    Each of ``required`` is a regular expression that some instruction of every kernel must match; only
-    kernels whose name matches ``kernels`` are held to them. The answer is kept beside the library: sixty
-    kernels take three seconds to disassemble, and ten more where PTX has to be assembled first.
+    Each of ``required`` is a regular expression that some instruction of every kernel must match. The answer
+    is kept beside the library: sixty kernels take three seconds to disassemble, and ten more where PTX has to
+    be assembled first.
     """
-    _check_patterns([*required, kernels])
+    _check_patterns(required)
     tool = str(toolchain.cuobjdump)
-    question = (
-        built.key,
-        arch.model_dump_json(),
-        *required,
-        kernels,
-        tool,
-        _THIS.read_text("utf-8"),
-    )
+    question = (built.key, arch.model_dump_json(), *required, tool, _THIS.read_text("utf-8"))
     answer = built.path.parent / f"inspection-{_digest(question)[:16]}.json"
     try:
         return Inspection.model_validate_json(answer.read_bytes())
     except (OSError, ValueError):
-        result = _inspect(built, arch, toolchain, required, kernels)
+        result = _inspect(built, arch, toolchain, required)
         _write(answer, result.model_dump_json(indent=1))
         return result
 
 
-def _inspect(
-    built: Built, arch: Arch, toolchain: Toolchain, required: Sequence[str], kernels: str
-) -> Inspection:
+def _inspect(built: Built, arch: Arch, toolchain: Toolchain, required: Sequence[str]) -> Inspection:
     entries, log, assembled = parse_cuobjdump(_cuobjdump(toolchain, built.path)), built.log, None
     present = [entry.code for entry in entries]
     if arch.role == "fallback" and set(arch.codes) <= set(present):
@@ -113,7 +103,7 @@ def _inspect(
         sass_sha256=_digest(f"{f.code} {_stable(f.name)} {f.sass_sha256}" for f in functions),
         problems=(
             *wrong_codes(arch, present),
-            *judge(functions, required, kernels, demangle(f.name for f in functions)),
+            *judge(functions, required, demangle(f.name for f in functions)),
             *_spilling_helpers(spills),
         ),
     )
@@ -134,7 +124,6 @@ def wrong_codes(arch: Arch, present: Iterable[str]) -> Iterator[str]:
 def judge(
     functions: Sequence[Function],
     required: Sequence[str],
-    kernels: str = "",
     names: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """What is wrong with the machine code, one line for each rule and code. ``names`` are for the reader."""
@@ -156,16 +145,9 @@ def judge(
                 f"{code}: registers spill in {some(spilling, here)} "
                 f"({worst.spill_stores} bytes stored, {worst.spill_loads} loaded)"
             )
-        held = [
-            function
-            for function in here
-            if any(re.search(kernels, n) for n in (function.name, readable.get(function.name, "")))
-        ]
-        if required and not held:
-            yield f"{code}: no kernel has a name that matches {kernels!r}"
         for pattern in required:
-            if lacking := [function for function in held if not function.instructions[pattern]]:
-                yield f"{code}: no instruction matches {pattern!r} in {some(lacking, held)}"
+            if lacking := [function for function in here if not function.instructions[pattern]]:
+                yield f"{code}: no instruction matches {pattern!r} in {some(lacking, here)}"
 
 
 def _spilling_helpers(log: Mapping[tuple[str, str], Spills]) -> Iterator[str]:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,9 +27,13 @@ from pydantic import (
 )
 
 from lanecheck.errors import BadInput
+from lanecheck.tensorcore import model_for
 
 FILE = "matrix.yaml"
 ALL = "all"
+HOST = "host"
+JOBS = {"build": False, "inspect": False, "fuzz": False, "silicon": True, "bench": True}
+"""What is done to a cell by ``lanecheck verify`` and ``lanecheck bench``, and whether that takes a GPU."""
 GITHUB_LIMIT = 256  # jobs that one GitHub matrix may generate
 
 Loc = tuple[str | int, ...]
@@ -121,8 +124,6 @@ class Job(_Strict):
     column: str
     budget: Duration
     gpu: bool = False
-    needs: tuple[str, ...] = ()
-    exclusive: bool = False
 
 
 class Row(_Strict):
@@ -135,7 +136,6 @@ class Row(_Strict):
 
 class Tier(_Strict):
     rows: tuple[Row, ...] = Field(min_length=1)
-    effort: int = Field(default=1, ge=1)
 
 
 class Tiers(_Strict):
@@ -193,28 +193,29 @@ class Matrix(_Strict):
                 }
         return named
 
-    def cells(self, tier: str) -> list[Cell]:
-        """The cells of a tier that are not excluded, in the order of the file."""
-        hidden = self.excluded(tier)
-        return [cell for cell in self._all(tier) if cell not in hidden]
-
-    def excluded(self, tier: str) -> dict[Cell, Exclusion]:
-        """The cells of a tier that are skipped, each with the exclusion that says why."""
-        return {
-            cell: exclusion
+    def cells(self, tier: str, jobs: Sequence[str] = ()) -> list[Cell]:
+        """The cells of a tier that are not excluded, of all jobs or those named, in the file's order."""
+        self._known("job", jobs, self.jobs)
+        return [
+            cell
             for cell in self._all(tier)
-            for exclusion in self.exclude
-            if self._matches(exclusion, cell)
-        }
+            if (not jobs or cell.job in jobs) and not self.excluded(cell)
+        ]
+
+    def excluded(self, cell: Cell) -> str | None:
+        """Why a cell is skipped, and until when; None if it is not."""
+        for exclusion in self.exclude:
+            if self._matches(exclusion, cell):
+                return f"excluded until {exclusion.expires}: {exclusion.reason}"
+        return None
 
     def github(self, tier: str, jobs: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
         """The value of a workflow's ``strategy.matrix``, of all jobs or of those named.
 
         Cells on a device without runners are left out: they would queue for ever.
         """
-        self._known("job", jobs, self.jobs)
-        cells = [cell for cell in self.cells(tier) if not jobs or cell.job in jobs]
-        rows = [self._github_row(tier, cell) for cell in cells if self.devices[cell.device].pool]
+        cells = self.cells(tier, jobs)
+        rows = [self._github_row(cell) for cell in cells if self.devices[cell.device].pool]
         if not rows:
             cause = "every device of its cells has pool: 0" if cells else "it has no such job"
             raise BadInput(f"tier {tier}: the GitHub matrix would be empty: {cause}")
@@ -225,7 +226,7 @@ class Matrix(_Strict):
             )
         return {"include": rows}
 
-    def _github_row(self, tier: str, cell: Cell) -> dict[str, Any]:
+    def _github_row(self, cell: Cell) -> dict[str, Any]:
         arch, device, job = self.archs[cell.arch], self.devices[cell.device], self.jobs[cell.job]
         return {
             "name": str(cell),
@@ -236,13 +237,8 @@ class Matrix(_Strict):
             "cc": device.cc or "",
             "gencode": list(arch.gencode),
             "runner": list(device.runner),
-            "exclusive": job.exclusive,
-            "minutes": max(1, round(self.budget(tier, cell.job) / 60)),
+            "minutes": max(1, round(job.budget / 60)),
         }
-
-    def budget(self, tier: str, job: str) -> float:
-        """Seconds that a cell of this job may take in this tier."""
-        return self.jobs[job].budget * self._tier(tier).effort
 
     def row_cells(self, row: Row) -> list[Cell]:
         """The pairs of a row that can exist."""
@@ -332,14 +328,13 @@ Problems = Iterator[tuple[Loc, str]]
 def problems(matrix: Matrix, today: date) -> Problems:
     """What is wrong with a matrix whose entries are each well formed, with the place of each."""
     names = {"jobs": matrix.jobs, "archs": matrix.archs, "devices": matrix.devices}
-    broken = [*_lists(matrix), *_references(matrix, names)]
+    broken = [*_lists(matrix), *_references(matrix, names), *_jobs(matrix), *_host(matrix)]
     yield from broken
     if broken:
         return
     yield from _same_build(matrix)
     for tier in Tiers.model_fields:
         yield from _rows(matrix, tier)
-        yield from _producers(matrix, tier)
         if not matrix.cells(tier):
             yield ("tiers", tier), f"tier {tier} has no cell left: its exclusions hide all of it"
     yield from _subsets(matrix)
@@ -360,21 +355,39 @@ def _lists(matrix: Matrix) -> Problems:
 
 
 def _references(matrix: Matrix, names: Mapping[str, Mapping[str, BaseModel]]) -> Problems:
-    """Every name in a row, an exclusion or ``needs`` is defined, and jobs do not wait in a circle."""
+    """Every name in a row or an exclusion is defined."""
     for loc, model in _models(matrix):
         if isinstance(model, (Row, Exclusion)):
             for field, known in names.items():
                 for i, name in enumerate(getattr(model, field)):
                     if name != ALL and name not in known:
                         yield (*loc, field, i), _unknown(field[:-1], name, loc, known)
-        if isinstance(model, Job):
-            for i, name in enumerate(model.needs):
-                if name not in matrix.jobs:
-                    yield (*loc, "needs", i), _unknown("job", name, loc, matrix.jobs)
-    try:
-        TopologicalSorter({name: job.needs for name, job in matrix.jobs.items()}).prepare()
-    except CycleError as error:
-        yield ("jobs", error.args[1][0]), f"jobs need each other: {' → '.join(error.args[1])}"
+
+
+def _jobs(matrix: Matrix) -> Problems:
+    """Each job is one that a command does, where that does it."""
+    for name, job in matrix.jobs.items():
+        if name not in JOBS:
+            yield ("jobs", name), f"nothing does job {name!r}; known: {', '.join(JOBS)}"
+        elif job.gpu != JOBS[name]:
+            yield ("jobs", name), f"job {name} must have gpu: {str(JOBS[name]).lower()}"
+
+
+def _host(matrix: Matrix) -> Problems:
+    """One device is the host, and each of its arithmetics has a model. A GPU's need not: what would be
+    computed with it stays unverified."""
+    hosts = [name for name, device in matrix.devices.items() if not device.gpu]
+    for name in hosts:
+        if name != HOST:
+            yield ("devices", name), f"device {name} has mma, and the one host is called {HOST}"
+    if HOST not in hosts:
+        yield ("devices",), f"no device is the host: add one called {HOST}, with mma"
+        return
+    for i, cc in enumerate(matrix.devices[HOST].mma):
+        try:
+            model_for(cc)
+        except ValueError as error:
+            yield ("devices", HOST, "mma", i), f"mma of device {HOST}: {error}"
 
 
 def _same_build(matrix: Matrix) -> Problems:
@@ -402,18 +415,6 @@ def _rows(matrix: Matrix, tier: str) -> Problems:
         for cell in cells:
             if seen.setdefault(cell, i) != i:
                 yield loc, f"{_where(loc)} repeats {cell} of row {seen[cell] + 1}"
-
-
-def _producers(matrix: Matrix, tier: str) -> Problems:
-    """A job's needs are in the same tier, for the same arch, and on the same device if that is a GPU."""
-    cells = matrix._all(tier)
-    done = {
-        (cell.job, cell.arch, cell.device if matrix.jobs[cell.job].gpu else "") for cell in cells
-    }
-    for cell in cells:
-        for need in matrix.jobs[cell.job].needs:
-            if (need, cell.arch, cell.device if matrix.jobs[need].gpu else "") not in done:
-                yield ("tiers", tier), f"tier {tier} has {cell} but not the {need} that it needs"
 
 
 def _subsets(matrix: Matrix) -> Problems:

@@ -8,20 +8,24 @@ out of a library; a callable one (a torch function, say) has none and works on t
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import importlib
+import importlib.util
 import math
 import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lanecheck.build import Recipe, package_digests
-from lanecheck.errors import BadInput
+from lanecheck.errors import BadInput, LanecheckError
 from lanecheck.order import Order
 from lanecheck.tensorcore import TensorCore
 
@@ -168,7 +172,11 @@ class Subject(Protocol):
         buffers: Mapping[str, Buffer],
         stream: int,
     ) -> str | None:
-        """Run the kernel once. Returns what went wrong at launch, or None."""
+        """Run the kernel once. Returns what went wrong at launch, or None.
+
+        An exception is what went wrong, too: the case fails, and can be replayed. One of any other method is
+        a mistake in the description, for which no kernel is to blame: it ends the run.
+        """
         ...
 
     def reference(
@@ -238,37 +246,102 @@ def whole_title(params: Params) -> str:
 
 
 def load(reference: str) -> Subject:
-    """Import a subject from ``module:ATTRIBUTE``.
+    """Import a subject.
+
+    Args:
+        reference: ``module:ATTRIBUTE``, or ``FILE.py:ATTRIBUTE`` with a path as seen from the current folder.
 
     Raises:
-        BadInput: if there is no such thing.
+        BadInput: if there is no such thing, or it is no subject.
     """
-    module, _, attribute = reference.partition(":")
-    if not re.fullmatch(r"\w+(\.\w+)*:\w+", reference):
-        raise BadInput(f"subject '{reference}' is not of the form module:ATTRIBUTE")
-    if "" not in sys.path:
-        sys.path.append("")  # the current folder, whoever started Python
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
+    module, _, attribute = reference.rpartition(":")
+    if not re.fullmatch(r"(.+\.py|\w+(\.\w+)*):\w+", reference):
         raise BadInput(
-            f"cannot import subject '{reference}': {error}; install the package that holds it"
-        ) from error
+            f"subject '{reference}' is not of the form module:ATTRIBUTE or FILE.py:ATTRIBUTE"
+        )
+    try:
+        found = _module(reference)
+    except LanecheckError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BadInput(f"cannot import subject '{reference}': {_said(error)}") from error
     if not hasattr(found, attribute):
         raise BadInput(f"module '{module}' has no '{attribute}'")
     subject: Subject = getattr(found, attribute)
+    if Subject not in type(subject).__mro__:
+        kind = "class" if isinstance(subject, type) else type(subject).__name__
+        raise BadInput(
+            f"'{reference}' is a {kind}, not an object whose class inherits from "
+            "lanecheck.subject.Subject: see what lanecheck init writes"
+        )
     return subject
+
+
+def file_of(reference: str) -> Path | None:
+    """The file that a reference of the form ``FILE.py:ATTRIBUTE`` names; None for one of the other form."""
+    place = reference.rpartition(":")[0]
+    return Path(place).resolve() if place.endswith(".py") else None
+
+
+def origin(reference: str) -> Path | None:
+    """Of a loaded reference, its file; or that of its top package, ``__init__.py``, if this has one."""
+    if file := file_of(reference):
+        return file
+    top = sys.modules.get(reference.partition(":")[0].partition(".")[0])
+    return Path(str(top.__file__)).resolve() if top and top.__file__ else None
 
 
 def sources(reference: str, subject: Subject) -> dict[str, str]:
     """Digests of the files of a subject's package, or of its module's only one, without those that its
     library is compiled from."""
-    top = sys.modules.get(reference.partition(":")[0].partition(".")[0])
-    file = Path(str(top.__file__)).resolve() if top and top.__file__ else None
+    file = origin(reference)
     if file is None:
         return {}
     compiled = subject.recipe.root if subject.recipe else None
     return package_digests(file.parent if file.name == "__init__.py" else file, compiled)
+
+
+def _module(reference: str) -> ModuleType:
+    """The module that a reference names, imported if it is not yet.
+
+    A file is imported from where it lies, under a name of its own, as another module may have its stem; what
+    lies beside it is found by its imports.
+    """
+    file = file_of(reference)
+    folder = str(file.parent) if file else ""  # the current one, whoever started Python
+    if folder not in sys.path:
+        sys.path.append(folder)
+    if file is None:
+        return importlib.import_module(reference.partition(":")[0])
+    name = f"lanecheck_subject_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not file.is_file():
+        raise BadInput(f"subject '{reference}': there is no file {file}")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec and spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong in an import, and the line of the first file that was imported."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {error.msg}"
+    message = " ".join(str(error).split())
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename not in _IMPORTING and not frame.filename.startswith("<frozen importlib"):
+            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {message}"
+    missing = isinstance(error, ModuleNotFoundError)
+    return f"{message}; install the package that holds it" if missing else message
+
+
+_IMPORTING = (__file__, importlib.__file__)
 
 
 def recipe_of(subject: Subject) -> Recipe:

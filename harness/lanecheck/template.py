@@ -2,7 +2,7 @@
 
 Run it with
 
-    lanecheck fuzz --subject THIS_FILE:SUBJECT --cases 200
+    lanecheck fuzz --subject THIS_FILE.py:SUBJECT --cases 200
 
 As it stands it judges numpy's own matrix product, so it works before you change a line.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lanecheck.errors import BadInput
 from lanecheck.subject import Product, Subject, Tensor
 from lanecheck.values import real_values, rounded_bits
 
@@ -37,8 +38,12 @@ class MyKernel(Subject):
         }
 
     def tensors(self, params):
-        """Every operand. Raise lanecheck.errors.BadInput for parameters you do not take."""
+        """Every operand. Raise BadInput for axes you do not take: a replay line may hold any."""
         m, n, k = params["m"], params["n"], params["k"]
+        if min(m, n, k) < 1:
+            raise BadInput(f"m={m} n={n} k={k}: each is at least 1")
+        if params["out"] not in ("fp32", "bf16"):
+            raise BadInput(f"out={params['out']}: it is fp32 or bf16")
         return [
             Tensor("x", (m, k), "bf16", "input"),
             Tensor("w", (n, k), "bf16", "input"),

@@ -26,14 +26,14 @@ from lanecheck.errors import CannotRun
 from lanecheck.executor import Executor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.inspect import Inspection, inspect
-from lanecheck.matrix import Arch, Device, Matrix
-from lanecheck.oracles import bits
+from lanecheck.matrix import Arch, Cell, Device, Matrix
 from lanecheck.real import judge_real
 from lanecheck.reports import model as m
+from lanecheck.reports.cells import cell, fuzz_cell, silicon_cell, unless_excluded, unmodelled
+from lanecheck.reports.source import source_record
 from lanecheck.subject import Subject, load, recipe_of
 from lanecheck.summation import recovery
 from lanecheck.summation.fprev import NoTree
-from lanecheck.tensorcore import model_for
 from lanecheck.toolchain import Toolchain, check_archs
 from lanecheck.trial import Result, Target
 
@@ -54,6 +54,27 @@ class Listener(Protocol):
 
     def end(self, summary: str, good: bool | None = True) -> None:
         """The current step is over; None if it showed nothing."""
+
+
+@dataclass(frozen=True)
+class _Remembering:
+    """Passes on to another listener, and keeps each step that did not end well."""
+
+    to: Listener
+    titles: list[str] = field(default_factory=list)
+    failed: list[m.Step] = field(default_factory=list)
+
+    def stage(self, title: str, total: float | None = None) -> None:
+        self.titles.append(title)
+        self.to.stage(title, total)
+
+    def advance(self, done: float, note: str = "") -> None:
+        self.to.advance(done, note)
+
+    def end(self, summary: str, good: bool | None = True) -> None:
+        if good is False:
+            self.failed.append(m.Step(title=self.titles[-1], summary=summary))
+        self.to.end(summary, good)
 
 
 @dataclass(frozen=True)
@@ -87,11 +108,13 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
     archs = list(plan.matrix.archs.values())
     faults = catalogue.load(subject.faults) if subject.faults else []
     check_archs(toolchain.nvcc, archs)
-    source = m.source_record(plan.root, recipe_of(subject).root)
+    source = source_record(plan.root, recipe_of(subject))
     gpus = gpu.detect()
-    if "host" not in plan.devices and not gpu.matched(gpus, plan.matrix):
+    here = gpu.matched(gpus, plan.matrix)
+    if "host" not in plan.devices and not here:
         raise CannotRun("no GPU of matrix.yaml is on this machine: use --device host")
 
+    listener = steps = _Remembering(listener)
     _check_models(listener)
     built, host_builds = _build(plan, subject, archs, toolchain, listener)
     inspections = _inspect(subject, archs, built, toolchain, listener)
@@ -99,9 +122,10 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         _fuzz_host(plan, variant, library, executor, listener)
         for variant, library in host_builds.items()
     ]
-    scores, real, summations = [], None, []
+    scores, real, treeless = [], None, ""
+    summations: list[m.SummationRecord] = []
     if "host" in plan.devices:
-        summations = _sum(plan, host_builds["plain"], listener)
+        summations, treeless = _sum(plan, host_builds["plain"], listener)
         scores = _break(plan, subject, faults, toolchain, executor, listener)
         real = _real(plan, host_builds["plain"], listener)
     silicon, silicon_cells = _silicon(plan, archs, built, gpus, executor, listener)
@@ -109,7 +133,7 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
     cells = [
         *(_build_cell(arch, built[arch.name]) for arch in archs),
         *(_inspect_cell(arch, inspections.get(arch.name)) for arch in archs),
-        *(_fuzz_cell(arch, campaigns) for arch in archs),
+        *(fuzz_cell(arch, campaigns) for arch in archs),
         *silicon_cells,
         *_bench_cells(plan, archs, gpus),
     ]
@@ -120,9 +144,11 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         environment=m.environment(
             f"{toolchain.nvcc_version} ({toolchain.source})",
             toolchain.cxx_version,
-            [device.name for device in gpus],
+            [each.name for alike in here.values() for each in alike if "cuda" in plan.devices],
         ),
-        cells=[cell for cell in cells if cell.job in plan.matrix.jobs],
+        cells=[
+            unless_excluded(each, plan.matrix) for each in cells if each.job in plan.matrix.jobs
+        ],
         builds=[
             _build_record(library, inspections[name])
             for name, library in built.items()
@@ -132,7 +158,9 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         faults=[m.fault_record(score) for score in scores if not score.fault.control],
         controls=[m.control_record(score) for score in scores if score.fault.control],
         summations=summations,
+        treeless=treeless,
         real=real,
+        failed=steps.failed,
     )
 
 
@@ -237,23 +265,24 @@ def campaign(
     return record
 
 
-def _sum(plan: Plan, library: Path, listener: Listener) -> list[m.SummationRecord]:
+def _sum(plan: Plan, library: Path, listener: Listener) -> tuple[list[m.SummationRecord], str]:
+    """The orders of additions, or why no order explains what the kernel returns."""
     listener.stage("order of additions")
     target = Target(plan.reference, "host", plan.matrix.devices["host"].mma, library)
     try:
         found = list(recovery.sample(target, plan.seed, SUMMED_CASES))
     except NoTree as error:
         listener.end(str(error), good=False)
-        return []
+        return [], str(error)
     if not found:
         listener.end("none is declared, or the outputs do not show it", good=None)
-        return []
+        return [], ""
     other = sum(each.as_declared is False for each in found)
     text = (
         f"{len(found)} trees recovered, " + (f"{other} not" if other else "each") + " as declared"
     )
     listener.end(text, good=None if other else True)
-    return [m.summation_record(each) for each in found]
+    return [m.summation_record(each) for each in found], ""
 
 
 def _break(
@@ -281,11 +310,13 @@ def _real(plan: Plan, library: Path, listener: Listener) -> m.RealRecord | None:
     if isinstance(real, str):
         listener.end(f"unverified: {real}", good=None)
         return None
-    listener.end(
-        f"{real.model}: {real.layers} layers, {real.campaign.cases} calls, "
-        f"{real.campaign.failing} failing, cosine >= {min(real.cosines):.5f}",
-        good=real.campaign.cases > 0 and not real.campaign.failures,
-    )
+    calls = real.campaign
+    told = f"{real.model}: {real.layers} layers, {calls.cases} calls, {calls.failing} failing"
+    if real.cosines:
+        told += f", cosine >= {min(real.cosines):.5f}"
+    if calls.lacking:
+        told += f": {calls.lacking}"
+    listener.end(told, calls.good)
     return real
 
 
@@ -301,10 +332,11 @@ def _silicon(
     campaigns, cells = [], []
     for arch, device in _pairs(plan.matrix, archs):
         library = built[arch.name]
-        missing = _why_not(plan, device, here, gpus)
+        missing = plan.matrix.excluded(Cell(arch.name, device.name, "silicon"))
+        missing = missing or _why_not(plan, device, here, gpus) or unmodelled([device.cc or ""])
         if missing or not isinstance(library, Built):
             reason = missing or "it was not built"
-            cells.append(_cell(arch, device, "silicon", m.Status.UNVERIFIED, reason))
+            cells.append(cell(arch, device.name, "silicon", m.Status.UNVERIFIED, reason))
             continue
         target = Target(
             plan.reference,
@@ -317,84 +349,31 @@ def _silicon(
         title = f"fuzz {arch.name} on {device.name}"
         budget = Budget(SILICON_CASES)
         record = campaign(target, budget, plan.seed, 250, executor, listener, title)
+        record = record.model_copy(update={"gpu": here[device.name][0].name})
         campaigns.append(record)
-        cells.append(_cell(arch, device, "silicon", *_shown([record])))
+        cells.append(silicon_cell(arch, device, [record]))
     return campaigns, cells
 
 
 # Cells ----------------------------------------------------------------------------------------
 
 
-def campaign_cells(
-    campaigns: list[m.CampaignRecord], matrix: Matrix, device: str
-) -> list[m.CellRecord]:
-    """What campaigns of one target show by themselves: of every arch on the host, or of one build on a GPU.
-
-    Args:
-        device: name in the matrix of what they ran on.
-    """
-    if campaigns[0].device == "host":
-        return [_fuzz_cell(arch, campaigns) for arch in matrix.archs.values()]
-    (arch,) = (arch for arch in matrix.archs.values() if arch.name == campaigns[0].variant)
-    return [_cell(arch, matrix.devices[device], "silicon", *_shown(campaigns))]
-
-
-def _cell(
-    arch: Arch, device: Device | str, job: str, status: m.Status, reason: str
-) -> m.CellRecord:
-    name = device if isinstance(device, str) else device.name
-    return m.CellRecord(arch=arch.name, device=name, job=job, status=status, reason=reason)
-
-
 def _build_cell(arch: Arch, built: Built | BuildFailed) -> m.CellRecord:
     if isinstance(built, BuildFailed):
-        return _cell(arch, "host", "build", m.Status.DISPROVEN, str(built))
-    return _cell(arch, "host", "build", m.Status.VERIFIED, f"library {built.key}")
+        return cell(arch, "host", "build", m.Status.DISPROVEN, str(built))
+    return cell(arch, "host", "build", m.Status.VERIFIED, f"library {built.key}")
 
 
 def _inspect_cell(arch: Arch, inspection: Inspection | None) -> m.CellRecord:
     if inspection is None:
-        return _cell(arch, "host", "inspect", m.Status.UNVERIFIED, "it was not built")
+        return cell(arch, "host", "inspect", m.Status.UNVERIFIED, "it was not built")
     if inspection.problems:
         reason = "; ".join(inspection.problems)
-        return _cell(arch, "host", "inspect", m.Status.DISPROVEN, reason)
+        return cell(arch, "host", "inspect", m.Status.DISPROVEN, reason)
     reason = f"{len(inspection.functions)} kernels without spills"
     if inspection.assembled_for:
         reason += f", assembled for {inspection.assembled_for}"
-    return _cell(arch, "host", "inspect", m.Status.VERIFIED, reason)
-
-
-def _fuzz_cell(arch: Arch, campaigns: list[m.CampaignRecord]) -> m.CellRecord:
-    if not campaigns:
-        return _cell(arch, "host", "fuzz", m.Status.UNVERIFIED, "not asked for: --device cuda")
-    cores = {model_for(cc).name for cc in arch.loads_on}
-    fuzzed = {model_for(cc).name for record in campaigns for cc in record.capabilities}
-    if missing := cores - fuzzed:
-        reason = f"the host does not compute with the arithmetic of {', '.join(sorted(missing))}"
-        return _cell(arch, "host", "fuzz", m.Status.UNVERIFIED, reason)
-    status, reason = _shown(campaigns)
-    if not all(record.judged.get(bits.NAME) for record in campaigns):
-        return _cell(arch, "host", "fuzz", status, f"{reason}, no bits predicted")
-    evidence = {model_for(cc).evidence[cc] for cc in arch.loads_on}
-    weakest: m.Evidence = "published" if "published" in evidence else "measured"
-    cell = _cell(arch, "host", "fuzz", status, f"{reason}, {weakest} model")
-    return cell.model_copy(update={"evidence": weakest})
-
-
-def _shown(campaigns: list[m.CampaignRecord]) -> tuple[m.Status, str]:
-    failures = [failure for record in campaigns for failure in record.failures]
-    if failures:
-        return m.Status.DISPROVEN, f"{len(failures)} failures, first: {failures[0].line}"
-    cases = sum(record.cases for record in campaigns)
-    blind = sum(record.blind for record in campaigns)
-    for record in campaigns:
-        if record.lacking:
-            return m.Status.DISPROVEN, record.lacking
-    reordered = {note.line for record in campaigns for note in record.reordered}
-    if reordered:
-        text = "the numbers are right, the declared order of additions is not the kernel's"
-        return m.Status.UNVERIFIED, f"{len(reordered):,} of {cases:,} cases reordered: {text}"
-    return m.Status.VERIFIED, f"{cases - blind:,} cases"
+    return cell(arch, "host", "inspect", m.Status.VERIFIED, reason)
 
 
 def _bench_cells(plan: Plan, archs: list[Arch], gpus: list[gpu.Gpu]) -> Iterable[m.CellRecord]:
@@ -402,7 +381,7 @@ def _bench_cells(plan: Plan, archs: list[Arch], gpus: list[gpu.Gpu]) -> Iterable
     for arch, device in _pairs(plan.matrix, archs):
         missing = _why_not(plan, device, here, gpus)
         reason = missing or "not part of verify: run lanecheck bench"
-        yield _cell(arch, device, "bench", m.Status.UNVERIFIED, reason)
+        yield cell(arch, device.name, "bench", m.Status.UNVERIFIED, reason)
 
 
 def _pairs(matrix: Matrix, archs: list[Arch]) -> list[tuple[Arch, Device]]:

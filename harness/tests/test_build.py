@@ -17,6 +17,7 @@ import pytest
 from small_kernel import ARCHS, SmallRecipe, cuda_toolchain
 
 import lanecheck
+from lanecheck import native
 from lanecheck.build import BuildFailed, build_all, build_device, build_host, first_error, run
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.simt import HostVariant
@@ -171,6 +172,90 @@ def test_a_command_that_writes_nothing_is_a_failed_build(simt, recipe, toolchain
     monkeypatch.setitem(variants, "plain", replace(variants["plain"], link_flags=("--version",)))
     with pytest.raises(BuildFailed, match=r"did not write host-plain\.so"):
         build_host(recipe, "plain", toolchain)
+
+
+# Lanecheck's own C++ --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled_anew():
+    """The tensor core models in C++ are compiled once a process."""
+    native.build.cache_clear()
+    yield
+    native.build.cache_clear()
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Makes CXX a program that says it is a compiler, and then does this."""
+
+    def make(script: str) -> Path:
+        program = tmp_path / "cxx"
+        program.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo 'cxx 1.0' && exit\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("CXX", str(program))
+        monkeypatch.setenv("LANECHECK_CACHE", str(tmp_path / "cache"))
+        return program
+
+    return make
+
+
+COMPILERS = {
+    "exit 1": "the compiler says nothing",
+    "echo 'a.cpp:1: error: bad'; echo 1 error; exit 1": "a.cpp:1: error: bad",
+    "echo first; echo out of memory; exit 4": "out of memory",
+}
+
+
+@pytest.mark.parametrize("script", COMPILERS)
+def test_a_compiler_that_does_not_compile_the_runtime_disproves_nothing(
+    script, simt, recipe, compiler
+):
+    program = compiler(script)
+    with pytest.raises(CannotRun) as caught:
+        build_host(recipe, "plain", Toolchain())
+    assert str(caught.value) == (
+        f"{program} does not compile Lanecheck's own runtime ({COMPILERS[script]}): "
+        "set CXX to another g++ or clang++"
+    )
+    assert recipe.calls == []
+
+
+@pytest.mark.parametrize("script", COMPILERS)
+def test_nor_does_one_that_does_not_compile_the_tensor_core_models(
+    script, compiler, compiled_anew, tmp_path
+):
+    program = compiler(script)
+    with pytest.raises(CannotRun) as caught:
+        native.build()
+    assert str(caught.value) == (
+        f"{program} does not compile Lanecheck's own tensor core models ({COMPILERS[script]}): "
+        "set CXX to another g++ or clang++"
+    )
+    assert os.listdir(tmp_path / "cache" / "native") == []
+
+
+def test_a_compiler_that_writes_nothing_does_not_compile(simt, recipe, compiler, compiled_anew):
+    compiler("exit 0")
+    with pytest.raises(
+        CannotRun, match=r"runtime \(error: the command did not write runtime-plain.o"
+    ):
+        build_host(recipe, "plain", Toolchain())
+    with pytest.raises(CannotRun, match="does not compile Lanecheck's own tensor core models"):
+        native.build()
+
+
+@pytest.mark.parametrize("cache", ["file", "file/below"])
+def test_the_models_need_a_cache_that_can_be_written(cache, compiled_anew, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LANECHECK_CACHE", str(tmp_path / cache))
+    with pytest.raises(
+        CannotRun, match="cannot write to .*/native .*: set LANECHECK_CACHE to another"
+    ):
+        native.build()
+
+
+# Mistakes -------------------------------------------------------------------------------------
 
 
 def test_unknown_variant(simt, recipe, toolchain):

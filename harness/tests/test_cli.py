@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import test_bench
 import typer
+from rich.console import Console
 from rich.text import Text
 from test_reports import cell, report
 
@@ -24,6 +25,7 @@ from lanecheck.bench.model import Row
 from lanecheck.cli import breaking
 from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue, scoreboard
+from lanecheck.faults.differences import Comparison
 from lanecheck.faults.scoreboard import Score
 from lanecheck.reports import model, store
 from lanecheck.trial import Failure, Result, Target
@@ -98,6 +100,7 @@ MISTAKES = {
     "replay other": "the line is of subject 'other'",
     "matrix --tier weekly": "unknown tier 'weekly'; known: pull_request, nightly, release",
     "matrix --job paint --json": "unknown job 'paint'; known: build",
+    "matrix --tier nightly --job paint": "unknown job 'paint'; known: build",
     "fuzz --budget 5": "--budget: '5' is not a duration: write 90s, 5m or 1h30m",
     "fuzz --variant quick": "unknown host variant 'quick'; known: plain, hooks, asan",
     "fuzz --device tpu": "--device is host or cuda, not 'tpu'",
@@ -112,6 +115,10 @@ MISTAKES = {
     "faults --subject second_subject:SUBJECT": "subject 'matmul' has no fault catalogue",
     "compare a b --device host": "a is neither a folder nor a git revision of ",
     "compare a b --device tpu": "--device is host or cuda, not 'tpu'",
+    "fuzz --fault asm-operand-twice": "fault asm-operand-twice is in code that host execution replaces",
+    "fuzz --device cuda --variant asan": "--variant asan is a host build",
+    "fuzz --subject json:loads": "'json:loads' is a function, not an object whose class inherits from",
+    "init --output mine": "--output mine is not a Python file: give it a name that ends in .py",
     "history": "record one with lanecheck verify --record",
     "site": "record one with lanecheck verify --record",
     "matrix --matrix none.yaml": "cannot be read",
@@ -160,12 +167,11 @@ def test_no_matrix_is_one_line(lanecheck, tmp_path, monkeypatch):
 @KERNEL
 def test_without_a_gpu_there_is_no_benchmark(lanecheck, checkout, monkeypatch):
     monkeypatch.setattr("lanecheck.gpu.detect", lambda: [])
-    assert lanecheck("bench") == (
-        3,
-        "",
-        "lanecheck: no GPU of matrix.yaml that loads sm_90a is on this machine; "
-        "lanecheck compare --device host goes through the timing without one\n",
-    )
+    code, said, complaint = lanecheck("bench")
+    assert (code, said) == (3, "")
+    assert complaint.startswith("lanecheck: no GPU of matrix.yaml ")
+    advice = "; lanecheck compare --device host goes through the timing without one\n"
+    assert complaint.endswith(f" is on this machine{advice}")
 
 
 def test_a_result_that_cannot_be_written_is_one_line(lanecheck, tmp_path):
@@ -177,13 +183,40 @@ def test_a_result_that_cannot_be_written_is_one_line(lanecheck, tmp_path):
     assert complaint.count("\n") == 1
 
 
-def test_an_error_in_a_subject_is_not_called_disproven(lanecheck):
+def test_a_launch_that_raises_fails_its_case_and_no_other(lanecheck):
     words = ("--subject", "second_subject:RAISES", "--cases", "60", "--workers", "1")
-    code, _, complaint = lanecheck("fuzz", *words)
-    assert code in (1, 3)  # a verdict where the executor makes it one
-    if code == 3:
-        assert "RuntimeError: no kernel image is available" in complaint
-        assert complaint.splitlines()[-1].startswith("lanecheck: unexpected error")
+    code, said, complaint = lanecheck("fuzz", *words)
+    assert (code, complaint) == (1, "")
+    assert "60 cases (4 blind), 1 failing" in said
+    assert re.search(
+        r"^lanecheck replay --subject second_subject:RAISES 'matmul .* k=13 ", said, re.M
+    )
+    assert "execution on 9.0: launch: RuntimeError: no kernel image is available" in said
+
+
+RAISING = """
+from second_subject import ByNumpy
+
+
+class Raising(ByNumpy):
+    def {method}(self, *given):
+        raise RuntimeError("no such weights")
+
+
+SUBJECT = Raising()
+"""
+
+
+@pytest.mark.parametrize("method", ["draw", "tensors", "terms", "reference", "derive", "products"])
+def test_an_error_in_what_describes_a_kernel_is_not_called_disproven(method, lanecheck, tmp_path):
+    file = tmp_path / "raising.py"
+    file.write_text(RAISING.format(method=method))
+    words = ("--subject", f"{file}:SUBJECT", "--cases", "5", "--workers", "1")
+    code, said, complaint = lanecheck("fuzz", *words)
+    assert (code, said) == (3, "")
+    assert f'File "{file}", line 7, in {method}' in complaint
+    assert "RuntimeError: no such weights" in complaint
+    assert complaint.splitlines()[-1].startswith("lanecheck: unexpected error in the subject or")
 
 
 # Faults ---------------------------------------------------------------------------------------
@@ -215,13 +248,11 @@ def test_faults_says_which_rung_fired_first_and_what_the_probes_say(
     code, text, _ = lanecheck("faults", "--json", "faults.json")
     assert code == 0
     assert "ok break on purpose, host 1 of 1 faults caught, 1 of 1 controls clean" in text
-    rows = [line.split() for line in text.splitlines()]
-    assert [
-        "swap-x-halves", "killed", "200", "bits", "(149)", "bits", "(50)",
-        "x[0]", "and", "x[4]", "exchanged", "(8", "of", "160", "k", "probed)",
-    ] in rows  # fmt: skip
-    assert ["integers", "(50)", "probes", "(20)"] in rows
-    assert ["warps-added-backwards", "clean", "200", "reordered", "7"] in rows
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "swap-x-halves killed 200 bits (149) bits (50)" in rows
+    assert "integers (50) probes (20)" in rows
+    assert "swap-x-halves x[0] and x[4] exchanged (8 of 160 k probed)" in rows
+    assert "warps-added-backwards clean 200 reordered 7" in rows
     stored = json.loads((checkout / "faults.json").read_text())
     assert stored["faults"][0]["rung"] == {"integers": 50, "bits": 149}
     assert stored["controls"][0]["clean"]
@@ -251,7 +282,34 @@ def test_faults_on_both_sides_needs_the_gpu_before_the_host_runs(lanecheck, chec
     monkeypatch.setattr("lanecheck.gpu.detect", list)
     code, _, err = lanecheck("faults", "--device", "both")
     assert code == 3
-    assert "no GPU on this machine loads sm_90a" in err
+    assert "no GPU on this machine loads an arch of matrix.yaml" in err
+
+
+@KERNEL
+def test_what_faults_prints_can_be_read_in_80_columns():
+    sentence = "x[8t+0…3] and x[8t+4…7] exchanged in every 32-block"
+    names = ("no-barrier-before-reduction", "asm-operand-twice")
+    notes = {
+        "noticed": Counter(execution=199, integers=50, bits=100),
+        "rung": Counter(bits=100),
+        "first": said("probes", sentence),
+    }
+    (killed,) = scored(names[0], **notes)
+    excused = scored(names[1])
+    why = "a race: host execution orders the threads of each case by its seed"
+    compared = Comparison(killed.fault, 200, 1, Counter(execution=199), Counter(integers=1), why)
+    tables = (
+        *breaking._fault_tables([killed, *excused], "host"),
+        *breaking._difference_tables([compared]),
+    )
+    narrow = Console(width=80)
+    with narrow.capture() as shown:
+        narrow.print(*tables)
+    lines = [" ".join(line.split()) for line in shown.get().splitlines()]
+    assert f"{names[0]} killed 200 bits (100) execution" in lines
+    assert f"{names[1]} not shown 200 only a GPU" in lines
+    assert f"{names[0]} x[8t+0…3] and x[8t+4…7] exchanged in every" in lines
+    assert f"{names[0]} a race: host execution orders the threads of" in lines
 
 
 @KERNEL
@@ -357,23 +415,25 @@ def test_the_template_works_before_a_line_is_changed(tmp_path):
         command = [sys.executable, "-m", "lanecheck", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
-    done = run("init", "--output", "mine.py")
-    assert done.stdout == "mine.py: now run lanecheck fuzz --subject mine:SUBJECT --cases 200\n"
-    again = run("init", "--output", "mine.py")
+    given = "kernels/my kernel-2.py"
+    done = run("init", "--output", given)
+    advice = f"{given}: now run lanecheck fuzz --subject '{given}:SUBJECT' --cases 200\n"
+    assert done.stdout == advice
+    again = run("init", "--output", given)
     assert (again.returncode, again.stderr) == (
         2,
-        "lanecheck: mine.py exists; choose another --output\n",
+        f"lanecheck: {given} exists; choose another --output\n",
     )
-    done = run(*shlex.split(done.stdout)[4:])
+    done = run(*shlex.split(advice.partition("lanecheck ")[2]))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert re.search(r"200 cases( \(\d+ blind\))?, 0 failing", done.stdout)
 
-    text = (tmp_path / "mine.py").read_text()
-    (tmp_path / "mine.py").write_text(text.replace("x @ w.T", "x @ w.T * 2"))
-    done = run("fuzz", "--subject", "mine:SUBJECT", "--cases", "50")
+    text = (tmp_path / given).read_text()
+    (tmp_path / given).write_text(text.replace("x @ w.T", "x @ w.T * 2"))
+    done = run("fuzz", "--subject", f"{given}:SUBJECT", "--cases", "50")
     assert done.returncode == 1
-    command = re.search(r"^lanecheck (replay --subject mine:SUBJECT '.*')$", done.stdout, re.M)
+    command = re.search(r"^lanecheck (replay --subject '.*:SUBJECT' '.*')$", done.stdout, re.M)
     assert command, done.stdout
     done = run(*shlex.split(command[1]))
     assert done.returncode == 1

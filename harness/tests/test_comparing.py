@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from test_compare import (
@@ -15,6 +16,7 @@ from test_compare import (
     REPOSITORY,
     change,
     checkout,
+    git,
     left,
     until,
     worktrees,
@@ -80,12 +82,12 @@ def test_a_reservation_that_ends_in_an_error_leaves_no_name_behind(tmp_path, mon
 
 def test_without_arch_it_is_that_of_the_gpus_here(monkeypatch):
     loaded = matrix.load(REPOSITORY / "matrix.yaml")
-    for ccs, arch in (("8.9", "sm_89"), ("10.3", "sm_100f"), ("8.0 9.0", "sm_90a")):
+    for ccs, arch in (("8.9", "sm_89"), ("10.3", "sm_100f"), ("9.0 8.0", "sm_90a")):
         found = [gpu.Gpu("NVIDIA X", cc, f"GPU-{cc}") for cc in ccs.split()]
         monkeypatch.setattr(gpu, "detect", lambda found=found: found)
         place, environment = comparing._place(loaded, "cuda", None, 0)
         assert place.arch is not None and place.arch.name == arch
-        assert environment["CUDA_VISIBLE_DEVICES"] == found[-1].uuid
+        assert environment["CUDA_VISIBLE_DEVICES"] == found[0].uuid
 
 
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path, monkeypatch):
@@ -151,6 +153,27 @@ def test_a_plan_of_identical_code_expects_nothing_else(checkout, lanecheck):
     assert "2 configs need 8 pairs: expect INSUFFICIENT" in said and "host execution" in said
 
 
+# What runs where ------------------------------------------------------------------------------
+
+
+@GIT
+@pytest.mark.parametrize(("arm", "processes"), [("HEAD", [2, 4, 5]), (".", [2, 9])])
+def test_base_head_and_the_second_checkout_of_base_run_where_they_lie(
+    arm, processes, checkout, lanecheck
+):
+    """A pair and a control: three processes of base's, two of head's or of the second checkout's are timed,
+    where a process judges each of two configs but in the second checkout, and another builds."""
+    log = checkout.parent / "folders"
+    change(checkout, "BEFORE = None", f"open({str(log)!r}, 'a').write(os.getcwd() + '\\n')")
+    git(checkout, "commit", "--quiet", "--all", "-m", "a kernel that says where it is")
+    words = ("compare", arm, arm, "--device", "host", "--pairs", "1", "--rounds", "1", "--force")
+    code, _, complaint = lanecheck(*words)
+    assert code == 3, complaint
+    folders = Counter(log.read_text().splitlines())
+    assert sorted(folders.values()) == processes
+    assert worktrees(checkout) == 1
+
+
 # Killed ---------------------------------------------------------------------------------------
 
 
@@ -180,9 +203,9 @@ def test_a_killed_comparison_leaves_no_process_and_the_next_one_no_worktree(chec
             break
     if ending == signal.SIGKILL:
         assert [*checkout.parent.glob("lanecheck-*")]
-        with checked_out("HEAD", "HEAD", checkout, REFERENCE) as (first, second):
-            assert first.folder.is_dir() and second.folder.is_dir()  # neither took the other away
-            assert len([*checkout.parent.glob("lanecheck-*")]) == 2
+        with checked_out("HEAD", "HEAD", checkout, REFERENCE) as arms:
+            assert all(arm.folder.is_dir() for arm in arms)  # none took another away
+            assert len([*checkout.parent.glob("lanecheck-*")]) == 3
     assert worktrees(checkout) == 1
 
 

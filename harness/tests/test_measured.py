@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 from pydantic import ValidationError
 from test_reports import report
 
+from lanecheck.bench.model import Environment
 from lanecheck.bench.paired.gate import Verdict, differences
 from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.bench.paired.pairing import SIDES, compared, concluded, schedule
 from lanecheck.bench.paired.power import SLOW_DOWNS, simulate
-from lanecheck.bench.paired.rates import Published
+from lanecheck.bench.paired.rates import Published, Rate
 from lanecheck.bench.paired.record import (
     ArmRecord,
     Code,
@@ -26,7 +27,7 @@ from lanecheck.bench.paired.record import (
     ProcessRecord,
     ShownRecord,
 )
-from lanecheck.bench.paired.table import noises, reality, simulation
+from lanecheck.bench.paired.table import hardest, noises, reality, simulation
 from lanecheck.cli import comparing
 from lanecheck.errors import BadInput
 from lanecheck.reports import model, store
@@ -34,9 +35,22 @@ from lanecheck.reports import model, store
 PAIRS = 12
 KERNEL = Path(__file__).parents[2] / "kernel"
 
+ENVIRONMENT = Environment(
+    gpu="NVIDIA H200",
+    capability="9.0",
+    sms=132,
+    l2_bytes=60 * 2**20,
+    memory_bytes=141 * 10**9,
+    memory_clock_mhz=3201,
+    driver="580.65",
+    torch="2.10.0",
+    cuda="13.0",
+)
+
 # Real comparisons -----------------------------------------------------------------------------
 
 SUBJECT = "kernel:SUBJECT"
+DAY = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
 
 def code(text: str = "same") -> Code:
@@ -47,18 +61,23 @@ def identical(
     seed: int = 0,
     ran: int | None = None,
     bias: float = 0.0,
+    again: float = 0.0,
     refusal: str | None = None,
+    created: datetime | None = DAY,
+    draw: int = 0,
     **changes: Any,
 ) -> PairingRecord:
     """A comparison of identical code: two configs, the second with three times the noise.
 
     Args:
         ran: processes that ran, all if None.
-        bias: what head's folder adds to its times.
-        changes: fields of the header.
+        bias: what head's folder adds to its times. again: what that of base's second checkout does.
+        draw: what else the noise is drawn from than the seed.
+        changes: fields of the header; or commit, of both arms.
     """
     configs: dict[str, dict[str, int | str]] = {"M=1": {"m": 1}, "M=8": {"m": 8}}
-    arm = ArmRecord(given="HEAD", commit="c" * 40, code=code(), configs=configs)
+    commit = changes.pop("commit", "c" * 40)
+    arm = ArmRecord(given="HEAD", commit=commit, code=code(), configs=configs)
     fields = {
         "subject": SUBJECT,
         "benchmark": "b",
@@ -73,10 +92,10 @@ def identical(
         "head": arm,
     }
     header = Header(**{**fields, **changes})
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed + draw)
     processes = []
     for turn in schedule(header.pairs, header.seed)[:ran]:
-        level = 10 * (1 + bias * (turn.arm == "head"))
+        level = 10 * (1 + {"base": 0.0, "head": bias, "again": again}[turn.arm])
         medians = {
             name: float(level * np.exp(generator.normal(0, deviation)))
             for name, deviation in zip(header.base.configs, (0.002, 0.006))
@@ -92,7 +111,7 @@ def identical(
             )
         )
     shown = [ShownRecord(arm=side, config=name, output="o") for side in SIDES for name in configs]
-    return PairingRecord.of(header, [*shown, *processes], refusal)
+    return PairingRecord.of(header, [*shown, *processes], refusal, created)
 
 
 def measured(*records: PairingRecord, pairs: int = PAIRS, runs: int = 400) -> PowerRecord:
@@ -129,9 +148,9 @@ def test_where_no_comparison_came_to_a_verdict_there_is_no_rate() -> None:
     assert "no real comparison" in published(found).sentence
 
 
-def published(found: PowerRecord) -> Published:
-    when = datetime(2026, 11, 30, tzinfo=timezone.utc)
-    return found.published(when, "c", identical(5).header)
+def published(found: PowerRecord, **changes: Any) -> Published:
+    """Reported ten days after the recordings, beside a comparison with these fields."""
+    return found.published(DAY + timedelta(10), identical(5, **changes).header)
 
 
 def test_a_bias_of_place_is_hidden_by_the_coin_and_shown_by_place_and_by_reality() -> None:
@@ -146,6 +165,13 @@ def test_a_bias_of_place_is_hidden_by_the_coin_and_shown_by_place_and_by_reality
     assert "by place, without a coin: 98.8%, no more evidence than 6 comparisons" in simulation(
         found
     )
+
+
+def test_a_bias_that_a_second_checkout_of_base_has_too_ends_each_comparison() -> None:
+    found = measured(*(identical(seed, bias=0.05, again=0.05) for seed in range(6)))
+    assert found.alarmed is None and found.undecided == 6
+    assert found.by_place is not None
+    assert found.by_place.verdicts[Verdict.INSUFFICIENT].share > 0.97
 
 
 def test_by_place_takes_whole_pairs_alone_and_says_nothing_where_they_are_too_few() -> None:
@@ -203,11 +229,20 @@ def slower(record: PairingRecord) -> PairingRecord:
         ),
         (identical(1, ran=0), "has no times: same machine code and same host code"),
         (identical(1, machine="NVIDIA H100"), "is of another machine than 0.json"),
+        (identical(1, environment=ENVIRONMENT), "is of another environment than 0.json"),
         (identical(1, benchmark="other"), "is of another benchmark than 0.json"),
         (identical(1, subject="a:B", rounds=5), "is of another subject, rounds than 0.json"),
         (identical(1, arch="sm_80", device="host"), "is of another device, arch than 0.json"),
         (identical(0), "0.json and 1.json hold the same processes"),
         (identical(0, ran=7, refusal="lost"), "0.json and 1.json hold the same processes"),
+        (
+            identical(0, draw=100),
+            r"0.json and 1.json are of one GPU and of one seed, 0: .* with another --seed\)",
+        ),
+        (
+            identical(1, refusal="the GPU's usual state"),
+            "1.json has every process, and yet no verdi",
+        ),
     ],
 )
 def test_what_does_not_belong_to_the_first_comparison_is_refused(
@@ -215,6 +250,25 @@ def test_what_does_not_belong_to_the_first_comparison_is_refused(
 ) -> None:
     with pytest.raises(BadInput, match=reason):
         measured(identical(0), second)
+
+
+def test_one_seed_on_two_gpus_is_two_draws() -> None:
+    assert measured(identical(0), identical(0, draw=100, unit="u1")).processes == 96
+
+
+def test_recordings_under_two_drivers_are_refused_and_the_driver_is_named() -> None:
+    later = ENVIRONMENT.model_copy(update={"driver": "581.1"})
+    first, second = (
+        identical(seed, environment=each) for seed, each in enumerate((ENVIRONMENT, later))
+    )
+    with pytest.raises(BadInput, match="1.json is of another driver than 0.json"):
+        measured(first, second)
+    found = measured(first, identical(1, environment=ENVIRONMENT))
+    assert published(found, environment=ENVIRONMENT).otherwise == ()
+    assert published(found, environment=later).otherwise == ("driver",)
+    assert published(measured(identical(0), identical(1)), environment=later).otherwise == (
+        "environment",
+    )
 
 
 def test_other_parameters_and_other_configs_are_refused() -> None:
@@ -242,9 +296,51 @@ def test_a_record_is_read_as_it_was_written_and_its_counts_agree() -> None:
         {"alarmed": None},
         {"recordings": [{**plain["recordings"][0], "benchmark": "c"}, plain["recordings"][1]]},
         {"simulated": [{**plain["simulated"][0], "verdicts": {"SLOW": rate}}]},
+        {"simulated": []},
+        {"noise": {**plain["noise"], "M=1": 0.0}},
     ):
         with pytest.raises(ValidationError):
             PowerRecord.model_validate_json(json.dumps({**plain, **change}))
+
+
+def _all_slow(recording: dict[str, Any]) -> None:
+    recording["verdict"] = "SLOW"
+    recording["verdicts"] = dict.fromkeys(recording["verdicts"], "SLOW")
+
+
+def _all_one(recording: dict[str, Any]) -> None:
+    recording["medians_us"] = {name: [1.0] * 48 for name in recording["medians_us"]}
+
+
+def _cut(recording: dict[str, Any]) -> None:
+    recording.update(verdict="INSUFFICIENT", verdicts={})
+
+
+def _fewer(recording: dict[str, Any]) -> None:
+    recording["medians_us"] = {name: all[:20] for name, all in recording["medians_us"].items()}
+
+
+def _ragged(recording: dict[str, Any]) -> None:
+    recording["medians_us"]["M=8"].pop()
+
+
+def _more(recording: dict[str, Any]) -> None:
+    recording["medians_us"] = {name: [*all, 1.0] for name, all in recording["medians_us"].items()}
+
+
+@pytest.mark.parametrize("forge", [_all_slow, _all_one, _cut, _fewer, _ragged, _more])
+def test_no_recording_has_verdicts_that_its_medians_do_not_give(forge) -> None:
+    plain = json.loads(measured(identical(0), identical(1)).model_dump_json())
+    forge(plain["recordings"][1])
+    with pytest.raises(ValidationError, match="the medians give another|not one median of every"):
+        PowerRecord.model_validate_json(json.dumps(plain))
+
+
+def test_what_was_judged_at_other_levels_is_not_judged_again() -> None:
+    plain = json.loads(measured(identical(0), identical(1)).model_dump_json())
+    _all_slow(plain["recordings"][0])
+    plain["margin"], plain["alarmed"] = 0.001, Rate.of(1, 2).model_dump()
+    assert PowerRecord.model_validate_json(json.dumps(plain)).verdicts[Verdict.SLOW] == 1
 
 
 def test_the_recordings_suffice_to_judge_again() -> None:
@@ -277,7 +373,8 @@ def test_power_says_what_was_real_what_was_simulated_and_the_noise(lanecheck, tm
     code, said, complaint = lanecheck("power", *files, "--runs", 500, "--json", "out.json")
     assert (code, complaint) == (0, "")
     assert re.search(r"none +│ +0% \(0% to 0.7\d%\) │ ", said)
-    assert re.search(r"5% +│ +[\d.]+% \(.*%, M=[18] +│", said)
+    assert re.search(r"\n│ 1% +│ +[\d.]+% \(.*│ +[\d.]+%, M=8 +│\n", said)
+    assert re.search(r"\n│ 5% +│ +[\d.]+% \(.*│ +│\n", said)  # only controls alarm
     assert (
         "of 2 real comparisons of identical code 0 alarmed (≤ 84%) on 2 GPUs: 2 AMBIGUOUS" in said
     )
@@ -324,6 +421,25 @@ def test_what_is_recorded_is_found_by_history_site_and_compare(lanecheck, tmp_pa
     code, _, complaint = lanecheck("power", *other, "--record")
     assert code == 2 and "--record is for the kernel of matrix.yaml" in complaint
 
+    folders = written(tmp_path, identical(0, **kernel), identical(1, **kernel, commit=None))
+    code, _, complaint = lanecheck("power", *folders, "--record")
+    assert code == 2 and complaint.count("\n") == 1
+    assert "1.json is of a folder, HEAD, which no commit names: record what lanecheck" in complaint
+    assert lanecheck("power", *folders, "--runs", 300)[0] == 0
+
+
+@pytest.mark.skipif(not KERNEL.is_dir(), reason="the harness alone is checked out")
+def test_what_was_recorded_before_is_still_read_and_said():
+    """Of one GPU and one seed twice, without dates, commits, environment and misses."""
+    name = "reports/runs/host/2026/20261201T020655Z-f66d9c075818.json"
+    report = model.read(KERNEL.parent / name)
+    assert report.power is not None and report.power.verdicts == {Verdict.SAME: 2}
+    assert all(hardest(each) == "" for each in report.power.simulated)
+    said = report.power.published(report.created, identical(5).header)
+    assert "processes on NVIDIA H200 (1 GPU) with base" in said.sentence
+    assert "; 1.9% INSUFFICIENT; " in said.sentence
+    assert "(2026-12-01, no commit, 12 pairs, with other" in said.sentence
+
 
 @pytest.mark.parametrize(
     ("text", "reason"),
@@ -346,41 +462,61 @@ def test_the_newest_rates_of_the_machine_and_subject_are_published(tmp_path):
     found = measured(identical(0), identical(1))
     header = identical(5).header
     assert comparing._published(tmp_path, header) is None
-    for day, rates in ((1, found), (2, measured(identical(2), identical(3))), (3, None)):
+    newer = measured(identical(2), identical(3, pairs=24))
+    for day, rates in ((1, found), (2, newer), (3, None)):
         store.save(report(day=day, power=rates), tmp_path, record=True)
     published = comparing._published(tmp_path, header)
-    assert published is not None and published.recorded.day == 2
+    assert published is not None and published.processes == 48 + 96
     for changes in ({"machine": "NVIDIA H100"}, {"subject": "other:SUBJECT"}):
         assert comparing._published(tmp_path, identical(5, **changes).header) is None
 
 
 def test_the_sentence_beside_a_verdict_holds_the_rates_and_what_is_otherwise():
-    found, header = measured(identical(0), identical(1)), identical(5).header
-    when = datetime(2026, 11, 30, tzinfo=timezone.utc)
-    sentence = found.published(when, "0123456789ab", header).sentence
+    found = measured(identical(0), identical(1, unit="u1"))
     assert re.fullmatch(
         r"of 2 real comparisons of identical code 0 alarmed \(≤ 84%\); simulated, from 96 recorded "
-        r"processes on NVIDIA H200 with base and head assigned by a coin: false alarms 0% \(≤ 0\.92% of "
-        r"400 runs\), [\d.]+% by place, without it; a slow-down of one config found: of 1% in \d+%, of 2% "
-        r"in [\d.]+%, of 5% in [\d.]+% \(2026-11-30, 0123456789ab, 12 pairs\)",
-        sentence,
+        r"processes on NVIDIA H200 \(2 GPUs\) with base and head assigned by a coin: false alarms 0% \(≤ "
+        r"0\.92% of 400 runs\), [\d.]+% by place, without it; [\d.]+% INSUFFICIENT; a slow-down of one "
+        r"config found: of 1% in \d+%, of 2% in [\d.]+%, of 5% in [\d.]+% \(2026-11-20, cccccccccccc, 12 "
+        r"pairs\)",
+        published(found).sentence,
     )
-    other = identical(5, pairs=20, rounds=3, arch="sm_80").header
-    assert found.published(when, "c", other).sentence.endswith(
-        "c, 12 pairs, with other arch, pairs, rounds than here)"
-    )
-    assert found.published(when, "c", other).otherwise == ("arch", "pairs", "rounds")
-    later = identical(5, benchmark="other").header
-    assert found.published(when, "c", later).otherwise == ("benchmark",)
+    other = published(found, pairs=20, rounds=3, arch="sm_80")
+    assert other.sentence.endswith("12 pairs, with other arch, pairs, rounds than here)")
+    assert other.otherwise == ("arch", "pairs", "rounds")
+    assert published(found, benchmark="other").otherwise == ("benchmark",)
+
+
+def test_the_sentence_names_the_days_and_commits_of_the_recordings_and_not_of_their_report():
+    later = identical(1, created=DAY + timedelta(2), commit="d" * 40)
+    found = measured(identical(0), later)
+    assert "(2026-11-20 to 2026-11-22, cccccccccccc, dddddddddddd, 12 " in published(found).sentence
+    assert [each.created for each in found.recordings] == [DAY, DAY + timedelta(2)]
+    old = measured(*(identical(seed, created=None, commit=None) for seed in range(2)))
+    assert "(2026-11-30, no commit, 12 pairs)" in published(old).sentence
+
+
+def test_how_often_the_gate_is_insufficient_is_that_of_the_simulated_runs_of_identical_code():
+    found = measured(identical(0), identical(1))
+    (same, *_), rate = found.simulated, published(found).insufficient
+    assert rate == same.verdicts[Verdict.INSUFFICIENT]
+    assert "(1 GPU)" in published(found).sentence
+    host = {"device": "host", "arch": "plain", "unit": "", "machine": "a cpu"}
+    on_host = measured(identical(0, **host), identical(1, **host))
+    assert published(on_host).units is None and "GPU" not in published(on_host).sentence
 
 
 def test_a_record_of_a_comparison_carries_the_rates_and_can_do_without():
     record = identical(0)
-    rates = measured(record, identical(1)).published(
-        datetime(2026, 11, 30, tzinfo=timezone.utc), "c", record.header
-    )
+    rates = published(measured(record, identical(1)))
     carrying = record.model_copy(update={"rates": rates})
     assert PairingRecord.model_validate_json(carrying.model_dump_json()) == carrying
     plain = json.loads(record.model_dump_json())
     del plain["rates"]  # as before there were any
     assert PairingRecord.model_validate_json(json.dumps(plain)) == record
+    new = json.loads(rates.model_dump_json())
+    for name in ("since", "units", "insufficient"):  # as before these were said
+        del new[name]
+    older = Published.model_validate_json(json.dumps(new))
+    assert "from 96 recorded processes on NVIDIA H200 with base" in older.sentence
+    assert "INSUFFICIENT" not in older.sentence

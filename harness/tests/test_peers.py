@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-from lanecheck.oracles.peers import PEERS, Peer, isclose
+from peers import PEERS, Peer, isclose
 
 BF16, FP32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 NAMES = {peer.name for peer in PEERS}

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from lanecheck.bench.paired import power
-from lanecheck.bench.paired.gate import ALPHA, MARGIN, Floats, Verdict
+from lanecheck.bench.paired.gate import ALPHA, MARGIN, VERDICTS, Floats, Verdict
 from lanecheck.bench.paired.power import SLOW_DOWNS, lognormal, noise, recorded, simulate
-from lanecheck.bench.paired.rates import Rate, percent
+from lanecheck.bench.paired.rates import Rate, Simulated, percent
+from lanecheck.bench.paired.table import hardest
 from lanecheck.errors import BadInput
 
 PAIRS, RUNS = 12, 2000
@@ -112,6 +114,16 @@ def test_pairs_that_could_never_speak_are_refused() -> None:
         rates(lognormal(0.006, 41, PAIRS, 2, rng()), rng())
 
 
+def test_the_margins_docstring_quotes_the_gates_power() -> None:
+    """Runs are few: a share is within 6 of 100 of the figure, three of its standard deviations."""
+    quoted = {0.006: 0.96, 0.0075: 0.83, 0.01: 0.51}
+    for deviation, share in quoted.items():
+        found = rates(lognormal(deviation, 20, PAIRS, 600, rng()), rng())
+        assert found[0.02][Verdict.SLOW].share == pytest.approx(share, abs=0.06)
+    found = rates(lognormal(0.002, 20, PAIRS, 600, rng()), rng())
+    assert found[0.0][Verdict.SAME].share == pytest.approx(0.85, abs=0.06)
+
+
 # By place -------------------------------------------------------------------------------------
 
 
@@ -143,12 +155,40 @@ def test_the_config_that_is_slowed_is_found_by_its_own_noise() -> None:
     processes = lognormal(0.002, 2, PAIRS, RUNS, rng())
     processes[:, 1] *= 10
     same, *slowed = power.rates(power.counts(processes, rng()), ["quiet", "noisy"])
-    assert same.found == {} and same.hardest is None
+    assert same.found == same.missed == {} and same.hardest is None
     for each in slowed:
-        assert each.hardest == "noisy"
+        assert each.hardest is not None and each.hardest[0] == "noisy"
         assert {rate.runs for rate in each.found.values()} == {RUNS // 2}
         assert sum(r.count for r in each.found.values()) == each.verdicts[Verdict.SLOW].count
     assert slowed[1].found["quiet"].low >= 0.95
+
+
+def test_where_only_controls_alarm_no_config_is_named() -> None:
+    """All misses are INSUFFICIENT: which config was slowed then is chance."""
+    processes = lognormal(0.001, 3, PAIRS, RUNS, rng())
+    _, _, two, five = power.rates(power.counts(processes, rng()), [*"abc"])
+    for each in (two, five):
+        assert each.verdicts[Verdict.INSUFFICIENT].count > 0
+        assert each.missed == {"a": 0, "b": 0, "c": 0}
+        assert each.hardest is None and hardest(each) == ""
+
+
+def test_the_share_that_is_found_of_the_hardest_config_leaves_alarms_out() -> None:
+    by_config = np.zeros((len(SLOW_DOWNS), 2, len(VERDICTS)), np.int64)
+    slow, alarm, other = map(VERDICTS.index, ("SLOW", "INSUFFICIENT", "AMBIGUOUS"))
+    by_config[..., slow] = 90
+    by_config[:, 0, alarm] = 10  # fewer of these are found, by chance
+    by_config[:, 1, [slow, alarm, other]] = 92, 6, 2
+    each = power.rates(by_config, ["unlucky", "hard"])[2]
+    assert each.missed == {"unlucky": 0, "hard": 2}
+    assert each.hardest == ("hard", pytest.approx(92 / 94)) and hardest(each) == "97.9%, hard"
+    plain = each.model_dump()
+    for change in ({"missed": {"unlucky": 1, "hard": 2}}, {"missed": {"hard": 2}}, {"missed": {}}):
+        with pytest.raises(ValidationError, match="not as many slow-downs were missed"):
+            Simulated.model_validate({**plain, **change})
+    with pytest.raises(ValidationError, match="not as many slow-downs were found"):
+        Simulated.model_validate({**plain, "found": {"hard": plain["found"]["hard"]}})
+    assert Simulated.model_validate({**plain, "missed": None}).hardest is None  # an old record
 
 
 @pytest.mark.parametrize("processes", [49, 50, 75])

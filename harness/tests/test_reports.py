@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -24,9 +25,12 @@ from lanecheck.reports.model import (
     RealRecord,
     Report,
     SanitizerRecord,
-    SourceRecord,
     Status,
+    Step,
 )
+from lanecheck.reports.source import SourceRecord, source_record
+
+RECORDED = Path(__file__).parents[2] / store.RECORDED
 
 MATRIX = matrix.parse("""\
 schema: 1
@@ -42,7 +46,7 @@ devices:
   h100: {cc: "9.0", runner: [gpu-h100], pool: 0, datasheet_gbps: 3350}
 jobs:
   build: {column: built, budget: 5m}
-  silicon: {column: on silicon, gpu: true, needs: [build], budget: 10m}
+  silicon: {column: on silicon, gpu: true, budget: 10m}
 tiers:
   pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
   nightly: {rows: [{jobs: all, archs: all, devices: all}]}
@@ -160,6 +164,14 @@ def test_a_broken_file_is_refused(tmp_path, text):
         model.read(tmp_path / "none.json")
 
 
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="the harness alone is checked out")
+def test_every_recorded_report_is_still_read():
+    files = store.recorded(RECORDED.parents[1])
+    assert files
+    for file in files:
+        assert model.read(file).subject
+
+
 # What it says ---------------------------------------------------------------------------------
 
 
@@ -178,15 +190,18 @@ def test_a_broken_file_is_refused(tmp_path, text):
         (report(sanitized=[sanitized("read beyond x")]), True),
         (report(real=RealRecord(model="m", layers=1, cosines=[1], campaign=campaign())), False),
         (report(real=RealRecord(model="m", layers=1, cosines=[1], campaign=campaign("a"))), True),
+        (report(campaigns=[campaign()]), False),
+        (report(campaigns=[campaign("a")]), True),
+        (report(treeless="sums of ones differ"), True),
+        (report(failed=[Step(title="real weights", summary="no case ran")]), False),
     ],
     ids=[
         *("verified", "unverified", "cell", "killed", "survived", "excused"),
         *("unexplained", "explained", "clean", "finding", "real", "real call"),
+        *("campaign", "case", "no tree", "not run"),
     ],
 )
-def test_disproven_is_a_cell_a_surviving_fault_a_disagreement_a_finding_or_a_real_call(
-    shown, disproven
-):
+def test_what_makes_a_report_one_of_something_wrong(shown, disproven):
     assert shown.disproven is disproven
 
 
@@ -240,7 +255,49 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
+# What it judged -------------------------------------------------------------------------------
+
+
+def recipe(root: Path, device: str = "-fmad=false", host: str = "-O1") -> SimpleNamespace:
+    return SimpleNamespace(
+        root=root,
+        device=lambda nvcc, gencode, source, out: [
+            *(str(nvcc), device, *gencode, f"-I{source}/lib", str(source / "kernel.cu"), str(out))
+        ],
+        host=lambda cxx, flags, include, source, out: [
+            *(str(cxx), host, *flags, *map(str, include), str(source / "kernel.cu"), str(out))
+        ],
+    )
+
+
 def test_outside_git_the_commit_is_unknown(tmp_path):
     (tmp_path / "kernel.cu").write_text("")
-    record = model.source_record(Path("/"), tmp_path)
+    record = source_record(Path("/"), recipe(tmp_path))
     assert (record.git_sha, record.dirty, record.commit) == (None, None, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "differs"),
+    [
+        ("", {}, False),
+        ("// more", {}, True),
+        ("", {"device": "-use_fast_math"}, True),
+        ("", {"host": "-O2"}, True),
+    ],
+    ids=["a copy elsewhere", "its text", "how nvcc compiles it", "how the host compiles it"],
+)
+def test_a_source_is_what_is_compiled_and_how_wherever_it_lies(tmp_path, text, flags, differs):
+    for folder, content in (("here", ""), ("there", text)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kernel.cu").write_text(content)
+    here = source_record(tmp_path, recipe(tmp_path / "here"))
+    there = source_record(tmp_path, recipe(tmp_path / "there", **flags))
+    assert here.differs(there) is there.differs(here) is differs
+
+
+def test_an_older_record_that_does_not_say_how_it_was_compiled_is_of_the_same_source():
+    old = SourceRecord(git_sha=None, dirty=None, sha256="a")
+    new = old.model_copy(update={"recipe_sha256": "b"})
+    other = old.model_copy(update={"sha256": "c"})
+    assert not old.differs(new) and not new.differs(old) and not old.differs(old)
+    assert old.differs(other) and other.differs(new)

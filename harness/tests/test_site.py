@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 from test_bench import passed, record, timed
+from test_bench_doubts import facts
+from test_ledger import on_h100, ran
 from test_reports import MATRIX, campaign, cell, fault, report
 
 from lanecheck import oracles
@@ -98,6 +100,41 @@ def test_a_later_defect_beats_an_earlier_success(tmp_path):
     assert "disproven it does not compile" in text
 
 
+def test_an_entry_names_its_newest_run_and_how_many_it_rests_on(tmp_path):
+    run = ran(60_000, seed=4)
+    text = page(
+        tmp_path,
+        on_h100(run, day=1),
+        on_h100(ran(50_000, seed=21), day=2),
+        on_h100(ran(1, seed=4), day=3),
+    )
+    assert "verified h100, 2026-11-02, newest of 2 runs 110,000 cases" in text
+    assert "sm_90a 110,000 0 0" in text  # the table of what ran on silicon
+
+
+def test_each_device_of_an_arch_has_its_own_evidence(tmp_path):
+    h100, l4 = (MATRIX.devices["h100"].model_copy(update={"name": name}) for name in ("h100", "l4"))
+    two = MATRIX.model_copy(update={"devices": {**MATRIX.devices, "h100": h100, "l4": l4}})
+    runs = [ran(7, gpu="NVIDIA H100"), ran(9, seed=1, gpu="NVIDIA L4")]
+    cells = [cell("sm_90a", device, "silicon") for device in ("h100", "l4")]
+    pages.build([report(*cells, campaigns=runs)], two, tmp_path)
+    text = Page((tmp_path / "index.html").read_text()).text
+    assert "verified h100, 2026-11-01 7 cases l4, 2026-11-01 9 cases" in text
+
+
+def test_a_kernel_that_adds_in_no_order_is_not_hidden(tmp_path):
+    text = page(tmp_path, report(treeless="1263 ones sum to 1261"))
+    assert "No order explains what the kernel returns (2026-11-01): 1263 ones sum to 1261" in text
+
+
+def test_a_real_model_that_never_called_the_kernel_has_judged_nothing(tmp_path):
+    none = campaign().model_copy(update={"cases": 0})
+    text = page(
+        tmp_path, report(real=RealRecord(model="MiniLM", layers=0, cosines=[], campaign=none))
+    )
+    assert "MiniLM called the kernel not once (2026-11-01)." in text
+
+
 def test_what_was_shown_of_another_source_is_not_called_verified(tmp_path):
     text = page(
         tmp_path,
@@ -123,7 +160,7 @@ def test_faults_real_weights_and_bandwidth(tmp_path):
             cell("sm_80", "host", "build"),
             faults=[fault(True), fault(False).model_copy(update={"id": "drop"})],
             real=real,
-            bench=record(timed([passed()])),
+            bench=record(timed([passed()], facts=facts(launches=10))),
             gpus=["GPU"],
         ),
     )
@@ -178,6 +215,16 @@ def test_outputs_compared_on_a_gpu_are_summed_by_build_and_runs_of_the_same_case
     assert "sm_90a 1,200 10,000 0" in text
 
 
+def test_a_failure_on_one_gpu_is_not_hidden_by_the_same_cases_on_another(tmp_path):
+    wrong, right = ran(600, wrong=True), ran(600)
+    text = page(
+        tmp_path,
+        report(campaigns=[wrong], gpus=["NVIDIA H100"], day=1),  # an older record names no product
+        report(campaigns=[right.model_copy(update={"gpu": "NVIDIA H200"})], day=2),
+    )
+    assert "sm_90a 1,200 0 1" in text
+
+
 def test_faults_that_only_ran_on_a_gpu_are_shown(tmp_path):
     text = page(
         tmp_path,
@@ -188,13 +235,13 @@ def test_faults_that_only_ran_on_a_gpu_are_shown(tmp_path):
 
 
 def test_the_gates_own_errors_are_shown_by_machine_the_newest_of_each(tmp_path):
-    from test_measured import identical, measured
+    from test_measured import DAY, identical, measured
 
     old, new = measured(identical(0), identical(1)), measured(identical(2), identical(3), runs=500)
     other = measured(*(identical(seed, machine="NVIDIA H100") for seed in (4, 5)), runs=600)
     reports = [report(day=day, power=rates) for day, rates in ((1, other), (2, old), (3, new))]
     text = page(tmp_path, *reports)
-    assert re.search(r"NVIDIA H100 2026-11-01, .* NVIDIA H200 2026-11-03", text)
+    assert re.search(rf"NVIDIA H100 {DAY:%Y-%m-%d}, c{{12}}\. .* NVIDIA H200 {DAY:%Y-%m-%d}", text)
     assert "500 simulated runs of 12 pairs, drawn from 96 recorded processes" in text
     real = text.index("of 2 real comparisons of identical code 0 alarmed (≤ 84%) on 1 GPU")
     assert real < text.index("with base and head assigned by a coin") < text.index("none, by place")

@@ -147,7 +147,7 @@ def test_an_earlier_source_counts_only_where_the_newest_has_no_row_and_is_marked
     assert "~64.0" in text
     assert html.count('<circle class="hollow"') == 1
     index = Page((tmp_path / "index.html").read_text()).text
-    assert "2 1 of an earlier source 50.0% 57.0% 64.0% 0 of 2" in index
+    assert "2 1 earlier 50.0% 57.0% 64.0% 0 of 2" in index
 
 
 def test_what_the_newest_run_found_wrong_is_not_hidden_by_an_older_success():

@@ -550,6 +550,6 @@ def test_the_library_is_compiled_once_per_cache(tmp_path, monkeypatch) -> None:
 
 def test_a_failed_compilation_shows_the_compilers_words(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("LANECHECK_CACHE", str(tmp_path))
-    with pytest.raises(RuntimeError, match="-fno-such-flag"):
+    with pytest.raises(CannotRun, match="-fno-such-flag"):
         native.build("-fno-such-flag")
     assert not list((tmp_path / "native").iterdir())

@@ -97,9 +97,9 @@ devices:
   h100: {cc: "9.0", runner: [gpu-h100], pool: 0, datasheet_gbps: 3350}
 jobs:
   build: {column: built, budget: 5m}
-  inspect: {column: inspected, needs: [build], budget: 2m}
+  inspect: {column: inspected, budget: 2m}
   fuzz: {column: host-fuzzed, budget: 5m}
-  silicon: {column: on silicon, gpu: true, needs: [build], budget: 5m}
+  silicon: {column: on silicon, gpu: true, budget: 5m}
 tiers:
   pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
   nightly: {rows: [{jobs: all, archs: all, devices: all}]}
@@ -283,6 +283,40 @@ def test_a_required_cell_that_cannot_be_verified_here(compilers, tmp_path):
         "lanecheck: required but not verified: sm_90a/h100/silicon (no GPU on this machine)\n"
     )
     assert not model.read(tmp_path / "report.json").disproven
+
+
+#: An arch that loads where no tensor core has a model.
+UNMODELLED = """\
+archs:
+  ptx_80:
+    {gencode: ["arch=compute_80,code=compute_80"], loads_on: ["8.7"], min_ctk: "11.0", role: fallback}
+"""
+
+
+def test_what_could_not_be_run_is_neither_disproven_nor_a_success(compilers, tmp_path):
+    folder = copied(tmp_path)
+    for name, old, new in (
+        ("copied.py", "import Missing", "import RealRun"),
+        ("copied.py", 'raise Missing("left out")', 'return RealRun("Silent", 0, [])'),
+        ("matrix.yaml", "archs:\n", UNMODELLED),
+    ):
+        text = (folder / name).read_text()
+        assert text.count(old) == 1
+        (folder / name).write_text(text.replace(old, new))
+    done = lanecheck("verify", "--cases", "20", "--json", "report.json", cwd=folder)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert (
+        "!! real weights           Silent: 0 layers, 0 calls, 0 failing: no case ran" in done.stdout
+    )
+    assert done.stderr.endswith(
+        "lanecheck: real weights: Silent: 0 layers, 0 calls, 0 failing: no case ran\n"
+    )
+    report = model.read(folder / "report.json")
+    assert not report.disproven
+    assert [step.title for step in report.failed] == ["real weights"]
+    fuzzed = {cell.arch: (cell.status, cell.reason) for cell in report.cells if cell.job == "fuzz"}
+    assert fuzzed["sm_90a"][0] is Status.VERIFIED
+    assert fuzzed["ptx_80"] == (Status.UNVERIFIED, "no model of the tensor core of 8.7")
 
 
 # Machines that lack something -----------------------------------------------------------------

@@ -21,7 +21,6 @@ from lanecheck.bench.run import run as run_bench
 from lanecheck.bench.table import render, render_profiled
 from lanecheck.cli import recording
 from lanecheck.cli.options import (
-    ARCH,
     JsonOption,
     MatrixOption,
     PlanOption,
@@ -92,7 +91,9 @@ def bench(
     root, loaded = matrix_path(path).parent, read_matrix(path)
     reference = subject or loaded.subject
     tools, here = toolchain(), gpu.matched(gpu.detect(), loaded)
-    arch = arch or arch_for(loaded, [*chain.from_iterable(here.values())]) or ARCH
+    arch = arch or arch_for(loaded, [*chain.from_iterable(here.values())])
+    if arch is None:
+        raise CannotRun(f"no GPU of matrix.yaml is on this machine; {_WITHOUT}")
     (chosen,) = chosen_archs(loaded, [arch])
     device = _device(loaded, chosen, here)
     kernel, gpus = benchable(load(reference)), here[device]
@@ -139,7 +140,8 @@ def bench(
         cells = [CellRecord(arch=arch, device=device, job="bench", status=status, reason=reason)]
     else:
         out.print(f"benchmarked stays unverified: {lacking}", soft_wrap=True)
-    recording.save(reference, path, record, json_file, cells=cells, bench=done)
+    ran = [each.uuid for each in gpus]
+    recording.save(reference, path, record, json_file, gpus=ran, cells=cells, bench=done)
     if all(map(lasting, done.rows)):
         _finish(log, len(LOG.entries(log, header)) - len(done.rows))
     untimed = [row for row in done.rows if row.unsettled]
@@ -152,6 +154,7 @@ def bench(
 
 
 COMMANDS = (bench,)
+_WITHOUT = "lanecheck compare --device host goes through the timing without one"
 
 
 def _device(loaded: Matrix, arch: Arch, here: Mapping[str, Sequence[Gpu]]) -> str:
@@ -162,11 +165,7 @@ def _device(loaded: Matrix, arch: Arch, here: Mapping[str, Sequence[Gpu]]) -> st
     """
     found = [name for name in here if loaded.devices[name].cc in arch.loads_on]
     if not found:
-        advice = (
-            f"--arch chooses another for {', '.join(here)}"
-            if here
-            else "lanecheck compare --device host goes through the timing without one"
-        )
+        advice = f"--arch chooses another for {', '.join(here)}" if here else _WITHOUT
         raise CannotRun(
             f"no GPU of matrix.yaml that loads {arch.name} is on this machine; {advice}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Annotated, Optional
 
@@ -12,9 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from lanecheck.cli import recording
-from lanecheck.cli.checks import ArchOption
 from lanecheck.cli.options import (
-    ARCH,
+    ArchOption,
     JsonOption,
     MatrixOption,
     RecordOption,
@@ -49,7 +48,7 @@ def faults(
     device: Annotated[
         str, typer.Option(help="host, cuda, or both: then also where they differ.")
     ] = "host",
-    arch: ArchOption = ARCH,
+    arch: ArchOption = None,
     record: RecordOption = False,
     json_file: JsonOption = None,
     workers: WorkersOption = None,
@@ -81,7 +80,7 @@ def faults(
         targets["host"] = host, scoreboard.host_builds(recipe, tools)
     if device != "host":
         gpu = read_target(loaded, reference, "plain", "cuda", arch)
-        targets["cuda"] = gpu, scoreboard.gpu_builds(recipe, loaded.archs[arch], tools)
+        targets["cuda"] = gpu, scoreboard.gpu_builds(recipe, loaded.archs[gpu.variant], tools)
     sides: dict[str, list[Score]] = {}
     executor = LocalExecutor(workers, time_limit=_TIME_LIMIT, case_limit=_CASE_LIMIT)
     with executor, Progressing(out) as listener:
@@ -106,7 +105,8 @@ def faults(
     for side, scores in sides.items():
         _print_scores(scores, side)
     if any(each.only_host or each.only_gpu for each in compared):
-        out.print(_difference_table(compared))
+        for table in _difference_tables(compared):
+            out.print(table)
     scores = [score for each in sides.values() for score in each]
     if record or json_file:
         recording.save(
@@ -114,6 +114,7 @@ def faults(
             path,
             record,
             json_file,
+            gpus=targets["cuda"][0].gpus if "cuda" in targets else (),
             faults=[fault_record(score) for score in scores if not score.fault.control],
             controls=[control_record(score) for score in scores if score.fault.control],
             comparisons=[comparison_record(each) for each in compared],
@@ -154,29 +155,31 @@ def _print_scores(scores: list[Score], side: str) -> None:
     broken = [score for score in scores if not score.fault.control]
     controls = [score for score in scores if score.fault.control]
     if broken:
-        out.print(_fault_table(broken, side))
+        for table in _fault_tables(broken, side):
+            out.print(table)
     if controls:
         out.print(_control_table(controls, side))
 
 
-def _fault_table(scores: list[Score], side: str) -> Table:
-    names = (f"fault, {side}", "verdict", "cases", "first rung", "also noticed")
-    table = _table(*names, "what the probes say")
+def _fault_tables(scores: list[Score], side: str) -> Iterator[Table]:
+    table = _table(f"fault, {side}", "verdict", "cases", "first rung", "also noticed")
     for score in scores:
         verdict = "[green]killed[/]" if score.killed else "[bold red]SURVIVED[/]"
         if score.excused:
             verdict = "[yellow]not shown[/]"
         silent = [] if score.excused else [f"[yellow]not {oracle}[/]" for oracle in score.silent]
-        probes = score.first.get("probes")
         table.add_row(
             score.fault.id,
             verdict,
             str(score.cases),
-            "\n".join(_counts(score.rung)),
+            score.excused or "\n".join(_counts(score.rung)),
             "\n".join([*_counts(score.also), *silent]),
-            escape(probes.verdict.evidence) if probes else score.excused or "",
         )
-    return table
+    yield table
+    probed = {score.fault.id: score.first["probes"] for score in scores if "probes" in score.first}
+    said = {name: escape(failure.verdict.evidence) for name, failure in probed.items()}
+    if said:
+        yield _sentences(f"fault, {side}", "what the probes say", said)
 
 
 def _control_table(scores: list[Score], side: str) -> Table:
@@ -191,18 +194,27 @@ def _control_table(scores: list[Score], side: str) -> Table:
     return table
 
 
-def _difference_table(compared: list[Comparison]) -> Table:
-    table = _table("host and GPU", "cases", "alike", "only host", "only GPU", "because")
-    for each in compared:
-        if each.only_host or each.only_gpu:
-            table.add_row(
-                each.fault.id,
-                str(each.cases),
-                str(each.alike),
-                "\n".join(_counts(each.only_host)),
-                "\n".join(_counts(each.only_gpu)),
-                each.why or "[bold red]UNEXPLAINED[/]",
-            )
+def _difference_tables(compared: list[Comparison]) -> Iterator[Table]:
+    table = _table("host and GPU", "cases", "alike", "only host", "only GPU")
+    differing = [each for each in compared if each.only_host or each.only_gpu]
+    for each in differing:
+        table.add_row(
+            each.fault.id,
+            str(each.cases),
+            str(each.alike),
+            "\n".join(_counts(each.only_host)),
+            "\n".join(_counts(each.only_gpu)),
+        )
+    yield table
+    why = {each.fault.id: each.why or "[bold red]UNEXPLAINED[/]" for each in differing}
+    yield _sentences("host and GPU", "because", why)
+
+
+def _sentences(who: str, what: str, said: Mapping[str, str]) -> Table:
+    """In a table of their own: beside counts, 80 columns leave a sentence one word a line."""
+    table = _table(who, what)
+    for name, sentence in said.items():
+        table.add_row(name, sentence)
     return table
 
 

@@ -37,9 +37,8 @@ def matrix(
     if as_json:
         print(json.dumps(loaded.github(tier, job or ())))
         return
-    for cell in loaded.cells(tier):
-        if not job or cell.job in job:
-            print(cell)
+    for cell in loaded.cells(tier, job or ()):
+        print(cell)
 
 
 def build(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from fnmatch import fnmatch
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -15,7 +18,7 @@ from lanecheck.build import NO_OVERLAY
 from lanecheck.campaign import fuzz as run_campaign
 from lanecheck.cli import recording
 from lanecheck.cli.options import (
-    ARCH,
+    ArchOption,
     BudgetOption,
     CasesOption,
     JsonOption,
@@ -46,6 +49,7 @@ from lanecheck.faults import catalogue
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports import model, store
 from lanecheck.reports.model import (
+    CampaignRecord,
     Report,
     Status,
     campaign_record,
@@ -57,7 +61,6 @@ from lanecheck.verify import Plan
 from lanecheck.verify import verify as run_plan
 
 DeviceOption = Annotated[str, typer.Option(help="host or cuda.")]
-ArchOption = Annotated[str, typer.Option(help="With --device cuda: which build.")]
 FaultOption = Annotated[
     Optional[str], typer.Option(help="With this fault of the catalogue injected.")
 ]
@@ -108,13 +111,15 @@ def verify(
     for line in reasons(report, loaded):
         out.print(line, soft_wrap=True)
     print_failures(report.campaigns, subject)
-    for failure in report.real.campaign.failures[:5] if report.real else ():
-        print_failure(failure)
+    if report.real:
+        _print_real_failures(report.real.campaign, subject)
     saved = store.save(report, root, record, json_file)
     out.print(f"report: {relative(saved)}", markup=False, soft_wrap=True)
     if report.disproven:
         out.print("[bold red]disproven[/]")
         raise typer.Exit(1)
+    if report.failed:
+        raise CannotRun(f"{report.failed[0].title}: {report.failed[0].summary}")
     _demand(required, report)
     verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
     count = f"{verified} cells verified, {len(report.cells) - verified} unverified"
@@ -128,7 +133,7 @@ def fuzz(
     seed: SeedOption = 0,
     variant: VariantOption = "plain",
     device: DeviceOption = "host",
-    arch: ArchOption = ARCH,
+    arch: ArchOption = None,
     fault: FaultOption = None,
     record: RecordOption = False,
     json_file: JsonOption = None,
@@ -167,7 +172,7 @@ def fuzz(
     if json_file:
         model.write(campaign, json_file)
     if record:
-        recording.save_campaigns([campaign], loaded, path, None)
+        recording.save_campaigns([campaign], loaded, path, None, target.gpus)
     if campaign.lacking and not campaign.failures:
         out.print(f"[bold red]{campaign.lacking}[/]: nothing is shown")
     raise typer.Exit(1 if campaign.good is False else 0)
@@ -178,7 +183,7 @@ def replay(
     variant: VariantOption = "plain",
     fault: FaultOption = None,
     device: DeviceOption = "host",
-    arch: ArchOption = ARCH,
+    arch: ArchOption = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Name the first mma, lane and register that is wrong.")
     ] = False,
@@ -238,7 +243,7 @@ _ORACLE = 10  # columns of an oracle's name
 def _required(patterns: str, matrix: Matrix) -> list[str]:
     """The cells that ``--require`` names."""
     everything = Row(jobs=(ALL,), archs=(ALL,), devices=(ALL,))
-    cells = list(map(str, matrix.row_cells(everything)))
+    cells = [str(cell) for cell in matrix.row_cells(everything) if not matrix.excluded(cell)]
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     for pattern in wanted:
         if not any(fnmatch(cell, pattern) for cell in cells):
@@ -246,6 +251,20 @@ def _required(patterns: str, matrix: Matrix) -> list[str]:
                 f"--require '{pattern}' matches no cell; see lanecheck matrix --tier release"
             )
     return [cell for cell in cells if any(fnmatch(cell, pattern) for pattern in wanted)]
+
+
+def _print_real_failures(record: CampaignRecord, subject: str | None, most: int = 5) -> None:
+    """The first failing calls of the real model; its operands are in no line."""
+    words = ["lanecheck", "verify", "--device", "host", "--cases", "1"]
+    again = shlex.join([*words, *(("--subject", subject) if subject else ())])
+    failing = [(line, [*each]) for line, each in groupby(record.failures, attrgetter("line"))]
+    for line, failures in failing[:most]:
+        why = "not to be replayed, as its operands are the model's"
+        out.print(f"{line}: {why}; {again} runs the model again", markup=False, soft_wrap=True)
+        for failure in failures:
+            print_failure(failure)
+    if len(failing) > most:
+        out.print(f"  … and {len(failing) - most} more failing calls")
 
 
 def _demand(required: list[str], report: Report) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Optional
@@ -40,7 +40,6 @@ from lanecheck.cli.options import (
     RecordOption,
     SubjectOption,
     TimedArchOption,
-    TimingSeedOption,
     matrix_path,
     out,
     read_gpus,
@@ -73,13 +72,20 @@ def compare(
     pairs: Annotated[
         int,
         typer.Option(
-            min=1, help="Pairs of base and head; as many of base and base are the control."
+            min=1,
+            help="Pairs of base and head; as many of base and a second checkout of it are the control.",
         ),
     ] = PAIRS,
     rounds: Annotated[
         int, typer.Option(min=1, help="Samples of each config in a process.")
     ] = comparison.ROUNDS,
-    seed: TimingSeedOption = 0,
+    seed: Annotated[
+        Optional[int],
+        typer.Option(
+            help="Seed of values and of the order; drawn from the code and configs of base and head if "
+            "absent, so that the same command goes on from its log."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Time even identical code.")] = False,
     plan: PlanOption = False,
     log: Annotated[
@@ -95,8 +101,9 @@ def compare(
     """Tell whether head is slower than base, by pairs of processes.
 
     Same machine code and same host code: SAME, and nothing is timed. Otherwise each process is fresh and
-    times every config of the gate; pairs of base and head, and of base and base, run in random order. A
-    kernel that is not shown correct is not timed. Interrupt it when you like: the same command goes on.
+    times every config of the gate; pairs of base and head, and of base and a second checkout of it, run in
+    random order. A kernel that is not shown correct is not timed. Interrupt it when you like: the same
+    command goes on.
 
     Comparisons may run at once, each on a --gpu of its own; a second one on the same GPU is refused. Where
     CUDA_VISIBLE_DEVICES is set, --gpu counts those that it names, in its order.
@@ -175,17 +182,20 @@ def power(
 ) -> None:
     """Measure how often compare errs: its false alarms and its power.
 
-    Each record is one real comparison of identical code, by compare HEAD HEAD --force --json FILE, with a
-    --seed of its own; all are of one kind of machine, on as many GPUs as you like. It says how
-    those came out, and simulates runs of the gate from pairs of their processes, of identical code and with
-    one config slowed by 1, 2 and 5 %. What is recorded stands beside every later verdict of compare.
+    Each record is one real comparison of identical code, by compare HEAD HEAD --force --json FILE from a
+    clean checkout, on each GPU with a --seed of its own; all are of one kind of machine, on as many GPUs as
+    you like. It says how those came out, and simulates runs of the gate from pairs of their processes, of
+    identical code and with one config slowed by 1, 2 and 5 %. What is recorded stands beside every later
+    verdict of compare.
 
     Example: lanecheck power first.json second.json --record
     """
     records = [(str(file), _read(file)) for file in files]
     reference = records[0][1].header.subject
-    if record and reference != read_matrix(path).subject:
-        refuse_to_record(None, reference)
+    if record:
+        if reference != read_matrix(path).subject:
+            refuse_to_record(None, reference)
+        _refuse_folders(records)
     found = PowerRecord.of(records, pairs, runs, seed)
     out.print(render_rates(found))
     if found.device == "host":
@@ -215,13 +225,23 @@ def _read(path: Path) -> PairingRecord:
         ) from error
 
 
+def _refuse_folders(records: Sequence[tuple[str, PairingRecord]]) -> None:
+    """Raises BadInput if one is of code that no commit names."""
+    for name, record in records:
+        if record.header.base.commit is None:
+            raise BadInput(
+                f"{name} is of a folder, {record.header.base.given}, which no commit names: record what "
+                "lanecheck compare HEAD HEAD --force says, from a clean checkout"
+            )
+
+
 def _published(root: Path, header: Header) -> Published | None:
     """The newest recorded rates of the gate on this kind of machine, of this subject."""
     for file in reversed(store.recorded(root)):
         report = model.read(file)
         known = report.power
         if known and (known.machine, known.subject) == (header.machine, header.subject):
-            return known.published(report.created, report.source.commit, header)
+            return known.published(report.created, header)
     return None
 
 

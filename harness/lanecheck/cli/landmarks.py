@@ -9,15 +9,16 @@ import typer
 
 from lanecheck import landmarks as named
 from lanecheck.cli import recording
-from lanecheck.cli.checks import ArchOption, DeviceOption, FaultOption
+from lanecheck.cli.checks import DeviceOption, FaultOption
 from lanecheck.cli.options import (
-    ARCH,
+    ArchOption,
     JsonOption,
     MatrixOption,
     RecordOption,
     SubjectOption,
     VariantOption,
     WorkersOption,
+    check_device,
     out,
     print_failures,
     print_judged,
@@ -39,7 +40,7 @@ def landmarks(
     group: Annotated[Optional[list[str]], typer.Option(help="Only these; repeatable.")] = None,
     variant: VariantOption = "plain",
     device: DeviceOption = "host",
-    arch: ArchOption = ARCH,
+    arch: ArchOption = None,
     fault: FaultOption = None,
     record: RecordOption = False,
     json_file: JsonOption = None,
@@ -54,6 +55,7 @@ def landmarks(
 
     Example: lanecheck landmarks --device cuda --group shapes
     """
+    check_device(device)
     if record:
         refuse_to_record(fault, subject)
     loaded = read_matrix(path, subject)
@@ -84,7 +86,7 @@ def landmarks(
                 _write(records, json_file)  # group by group: they take minutes
     print_failures(records, subject, fault)
     if record:
-        recording.save_campaigns(records, loaded, path, json_file)
+        recording.save_campaigns(records, loaded, path, json_file, target.gpus)
     raise typer.Exit(1 if any(each.good is False for each in records) else 0)
 
 

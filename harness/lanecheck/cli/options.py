@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -32,21 +32,23 @@ from lanecheck.verdict import Outcome
 out = console()
 err = console(stderr=True)
 
-ARCH = "sm_90a"
-"""What runs on a GPU unless --arch says otherwise: the kernel is tuned for it."""
-
 MatrixOption = Annotated[
     Optional[Path], typer.Option("--matrix", help="matrix.yaml; found upwards from here if absent.")
 ]
 SubjectOption = Annotated[
     Optional[str],
-    typer.Option("--subject", help="module:ATTRIBUTE; the matrix's own if absent."),
+    typer.Option(
+        "--subject", help="FILE.py:ATTRIBUTE or module:ATTRIBUTE; the matrix's own if absent."
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the campaign.")]
 TimingSeedOption = Annotated[int, typer.Option("--seed", help="Seed of values and of the order.")]
-TimedArchOption = Annotated[
+ArchOption = Annotated[
     Optional[str],
-    typer.Option("--arch", help=f"Which build to time; {ARCH}, or the GPU's own, if absent."),
+    typer.Option("--arch", help="With --device cuda: which build; the GPU's own if absent."),
+]
+TimedArchOption = Annotated[
+    Optional[str], typer.Option("--arch", help="Which build to time; the GPU's own if absent.")
 ]
 BudgetOption = Annotated[
     Optional[str], typer.Option("--budget", help="Time instead of --cases, e.g. 60s, 5m.")
@@ -124,24 +126,68 @@ def read_target(
     reference: str,
     variant: str,
     device: str = "host",
-    arch: str = ARCH,
+    arch: str | None = None,
     fault: str | None = None,
 ) -> Target:
-    """Build what the options name, with a fault injected if one is."""
+    """Build what the options name, with a fault injected if one is.
+
+    Raises:
+        BadInput: if an option names what cannot be, or what would not be run. CannotRun: if no GPU runs it.
+    """
+    check_device(device)
     subject, tools = load(reference), toolchain()
     capabilities = loaded.devices["host"].mma
     if subject.recipe is None:
+        _refuse_builds(subject, fault, device, arch, variant)
         return Target(reference, "host", capabilities[-1:])
-    overlay = NO_OVERLAY
-    if fault:
-        overlay = catalogue.find(faults_of(subject), fault).inject(subject.recipe.root)
+    overlay = _overlay(subject, fault, device) if fault else NO_OVERLAY
     if device == "host":
         library = build_host(subject.recipe, variant, tools, overlay).path
         return Target(reference, "host", capabilities, library, variant)
+    if variant != "plain":
+        raise BadInput(f"--variant {variant} is a host build: a GPU runs that of --arch")
     chosen, here = read_gpus(loaded, device, arch)
     library = build_device(subject.recipe, chosen, tools, overlay).path
     alike = tuple(found.uuid for found in here if found.name == here[0].name)
-    return Target(reference, "cuda", (here[0].cc,), library, arch, alike)
+    return Target(reference, "cuda", (here[0].cc,), library, chosen.name, alike)
+
+
+def check_device(device: str) -> None:
+    """Raises BadInput if it is neither the host nor a GPU."""
+    if device not in ("host", "cuda"):
+        raise BadInput(f"--device is host or cuda, not '{device}'")
+
+
+def _refuse_builds(
+    subject: Subject, fault: str | None, device: str, arch: str | None, variant: str
+) -> None:
+    """Raises BadInput if an option chooses among the builds of a subject that has none."""
+    for option, value, usual in (
+        ("--fault", fault, None),
+        ("--device", device, "host"),
+        ("--arch", arch, None),
+        ("--variant", variant, "plain"),
+    ):
+        if value != usual:
+            raise BadInput(
+                f"{option} {value} is for a compiled subject: '{subject.name}' is a callable, which "
+                "runs as it is"
+            )
+
+
+def _overlay(subject: Subject, fault_id: str, device: str) -> Mapping[str, str]:
+    """The files that a fault changes.
+
+    Raises:
+        BadInput: if there is no such fault, or the device does not run what it changes.
+    """
+    fault = catalogue.find(faults_of(subject), fault_id)
+    if fault.kind == "asm" and device == "host":
+        raise BadInput(
+            f"fault {fault.id} is in code that host execution replaces: only a GPU runs it, with "
+            "--device cuda"
+        )
+    return fault.inject(recipe_of(subject).root)
 
 
 def read_gpus(loaded: Matrix, device: str, arch: str | None) -> tuple[Arch, list[Gpu]]:
@@ -153,10 +199,14 @@ def read_gpus(loaded: Matrix, device: str, arch: str | None) -> tuple[Arch, list
     Raises:
         BadInput: if the device is not cuda, or there is no such arch. CannotRun: if there is no such GPU.
     """
-    if device != "cuda":
-        raise BadInput(f"--device is host or cuda, not '{device}'")
+    check_device(device)
+    if not loaded.archs:
+        raise BadInput("--device cuda needs a matrix.yaml, which names the archs to build")
     found = gpu.detect()
-    (chosen,) = chosen_archs(loaded, [arch or arch_for(loaded, found) or ARCH])
+    name = arch or arch_for(loaded, found)
+    if name is None:
+        raise CannotRun("no GPU on this machine loads an arch of matrix.yaml; use --device host")
+    (chosen,) = chosen_archs(loaded, [name])
     here = [each for each in found if each.cc in chosen.loads_on]
     if not here:
         kinds = {each.name: arch_for(loaded, [each]) for each in found}
@@ -166,15 +216,10 @@ def read_gpus(loaded: Matrix, device: str, arch: str | None) -> tuple[Arch, list
 
 
 def arch_for(loaded: Matrix, gpus: Sequence[Gpu]) -> str | None:
-    """The arch that belongs to these GPUs: :data:`ARCH` if one of them loads it, or else what is made for the
-    first that any arch is for; None if none is."""
-    if ARCH in loaded.archs and any(each.cc in loaded.archs[ARCH].loads_on for each in gpus):
-        return ARCH
-    for each in gpus:
-        fit = [arch for arch in loaded.archs.values() if each.cc in arch.loads_on]
-        if fit:
-            return max(fit, key=_nearness).name
-    return None
+    """The arch made for the newest of these GPUs that any is for; None if none is."""
+    here = {each.cc for each in gpus}
+    fit = [arch for arch in loaded.archs.values() if here.intersection(arch.loads_on)]
+    return max(fit, key=_nearness).name if fit else None
 
 
 def _nearness(arch: Arch) -> tuple[bool, list[int]]:

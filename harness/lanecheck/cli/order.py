@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from lanecheck import cases
-from lanecheck.cli.checks import ArchOption, DeviceOption, FaultOption
+from lanecheck.cli.checks import DeviceOption, FaultOption
 from lanecheck.cli.options import (
-    ARCH,
+    ArchOption,
     JsonOption,
     MatrixOption,
     SubjectOption,
@@ -35,7 +35,7 @@ def tree(
     variant: VariantOption = "plain",
     fault: FaultOption = None,
     device: DeviceOption = "host",
-    arch: ArchOption = ARCH,
+    arch: ArchOption = None,
     json_file: JsonOption = None,
     subject: SubjectOption = None,
     path: MatrixOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -54,11 +55,14 @@ def init(
 
     Example: lanecheck init --output my_subject.py
     """
+    if output.suffix != ".py":
+        raise BadInput(f"--output {output} is not a Python file: give it a name that ends in .py")
     if output.exists():
         raise BadInput(f"{output} exists; choose another --output")
     template = Path(__file__).parent.parent / "template.py"
     model.write_text(template.read_text(), output)
-    print(f"{output}: now run lanecheck fuzz --subject {output.stem}:SUBJECT --cases 200")
+    reference = shlex.quote(f"{output}:SUBJECT")
+    print(f"{output}: now run lanecheck fuzz --subject {reference} --cases 200")
 
 
 COMMANDS = (history, site, init)

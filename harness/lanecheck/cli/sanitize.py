@@ -15,11 +15,13 @@ from lanecheck.campaign import Budget
 from lanecheck.cli import recording
 from lanecheck.cli.checks import FaultOption
 from lanecheck.cli.options import (
+    ArchOption,
     MatrixOption,
     RecordOption,
     SeedOption,
     SubjectOption,
     WorkersOption,
+    check_device,
     out,
     print_failures,
     read_matrix,
@@ -29,7 +31,6 @@ from lanecheck.cli.options import (
 from lanecheck.covering import covering
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor
-from lanecheck.matrix import Matrix
 from lanecheck.reports.model import CampaignRecord, SanitizerRecord, sanitizer_record
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing
@@ -49,9 +50,7 @@ def sanitize(
         Optional[str],
         typer.Option(help="Only host, or only cuda; both if absent and such a GPU is here."),
     ] = None,
-    arch: Annotated[
-        Optional[str], typer.Option(help="Which build runs on the GPU; its own if absent.")
-    ] = None,
+    arch: ArchOption = None,
     tool: Annotated[
         Optional[list[str]],
         typer.Option(help="Only these tools of compute-sanitizer; repeatable."),
@@ -71,8 +70,7 @@ def sanitize(
 
     Example: lanecheck sanitize --cases 100
     """
-    if device not in (None, "host", "cuda"):
-        raise BadInput(f"--device is host or cuda, not '{device}'")
+    check_device(device or "host")
     tools = tool or list(compute_sanitizer.TOOLS)
     if unknown := [name for name in tools if name not in compute_sanitizer.TOOLS]:
         known = ", ".join(compute_sanitizer.TOOLS)
@@ -87,6 +85,7 @@ def sanitize(
     recipe_of(kernel)
     records: list[CampaignRecord] = []
     found: list[SanitizerRecord] = []
+    ran: tuple[str, ...] = ()
     lines = [space.parse(line, kernel).line] if line else []
     wrong = False
     with Progressing(out) as listener:
@@ -103,8 +102,8 @@ def sanitize(
         if device == "cuda" or (device is None and gpu.matched(gpu.detect(), loaded)):
             listener.stage("compute-sanitizer")
             try:
-                build, program = arch or _arch(loaded), compute_sanitizer.find()
-                target = read_target(loaded, reference, "plain", "cuda", build, fault)
+                target = read_target(loaded, reference, "plain", "cuda", arch, fault)
+                program = compute_sanitizer.find()
                 lines = lines or [case.line for case in covering(kernel, seed)]
                 verdicts = compute_sanitizer.check(program, tools, target, lines)
             except CannotRun as reason:
@@ -112,26 +111,18 @@ def sanitize(
                     raise
                 listener.end(str(reason), good=None)
             else:
-                given = {"--subject": subject, "--fault": fault, "--arch": build}
+                ran = target.gpus
+                given = {"--subject": subject, "--fault": fault, "--arch": target.variant}
                 for checked in verdicts:
                     _report(checked, given, listener)
-                    found.append(sanitizer_record(checked, build))
+                    found.append(sanitizer_record(checked, target.variant))
                     wrong |= bool(checked.evidence)
     if record:
-        recording.save(reference, path, True, None, campaigns=records, sanitized=found)
+        recording.save(reference, path, True, None, gpus=ran, campaigns=records, sanitized=found)
     raise typer.Exit(1 if wrong else 0)
 
 
 COMMANDS = (sanitize,)
-
-
-def _arch(loaded: Matrix) -> str:
-    """The build for a GPU of this machine: of those that load there the last, a fallback only if need be."""
-    here = {found.cc for found in gpu.detect()}
-    loading = [arch for arch in loaded.archs.values() if here.intersection(arch.loads_on)]
-    if not loading:
-        raise CannotRun("no GPU on this machine loads an arch of matrix.yaml; use --device host")
-    return max(loading, key=lambda arch: (arch.role != "fallback", loading.index(arch))).name
 
 
 def _report(

@@ -13,8 +13,6 @@ import hashlib
 import itertools
 import os
 import platform
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lanecheck.build import run, unfit, workplace
 from lanecheck.errors import CannotRun
 from lanecheck.tensorcore import AMPERE, HOPPER, TensorCore, check_operand
-from lanecheck.toolchain import cache_root, find_cxx
+from lanecheck.toolchain import Toolchain, cache_root
 
 _INCLUDE = Path(__file__).parent.parent / "simt" / "include"
 
@@ -171,34 +170,32 @@ def build(*flags: str) -> ctypes.CDLL:
     """The library, compiled unless the cache has it; ``flags`` come after the usual ones.
 
     Raises:
-        CannotRun: if this machine has no C++ compiler.
+        CannotRun: if this machine has no C++ compiler that compiles it, or the cache cannot be written.
     """
-    compiler = str(find_cxx(os.environ))
-    command = [compiler, *_FLAGS, *flags, f"-I{_INCLUDE}", str(_SOURCE), "-o"]
-    path = cache_root() / "native" / f"volume-{_key(compiler, *_FLAGS, *flags)}.so"
-    if not path.exists():
-        _compile(command, path)
+    tools = Toolchain()
+    flags = (*_FLAGS, *flags)
+    path = cache_root() / "native" / f"volume-{_key(tools, flags)}.so"
+    if not os.path.exists(path):
+        _compile(tools, flags, path)
     return _declare(ctypes.CDLL(str(path)))
 
 
-def _key(compiler: str, *flags: str) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+def _key(tools: Toolchain, flags: Sequence[str]) -> str:
     parts = [path.read_bytes() for path in (_SOURCE, *_HEADERS)]
-    parts += [version, platform.machine().encode(), "\0".join(flags).encode()]
+    parts += [word.encode() for word in (tools.cxx_version, platform.machine(), "\0".join(flags))]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[
         :16
     ]
 
 
-def _compile(command: list[str], path: Path) -> None:
-    """Compiles beside ``path`` and renames, so that a concurrent reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        output = Path(folder) / path.name
-        done = subprocess.run([*command, str(output)], check=False, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(done.args)} failed:\n{done.stderr}")
-        os.replace(output, path)
+def _compile(tools: Toolchain, flags: Sequence[str], path: Path) -> None:
+    with workplace(path.parent, path.stem) as work:
+        made = work / path.name
+        command = [str(tools.cxx), *flags, f"-I{_INCLUDE}", str(_SOURCE), "-o", str(made)]
+        status, said, _ = run(command, work, {**tools.environment, "LC_ALL": "C"})
+        if status or not made.is_file():
+            raise unfit(tools.cxx, "tensor core models", said)
+        made.replace(path)
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

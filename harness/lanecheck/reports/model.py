@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,12 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lanecheck import __version__
 from lanecheck.bench.model import NUMERIC, BenchRecord
 from lanecheck.bench.paired.measured import PowerRecord
-from lanecheck.build import tree
 from lanecheck.compute_sanitizer import Checked
 from lanecheck.errors import BadInput
 from lanecheck.faults.differences import Comparison
 from lanecheck.faults.scoreboard import Score
-from lanecheck.git import git
+from lanecheck.reports.source import SourceRecord
 from lanecheck.summation.recovery import Summation
 from lanecheck.tensorcore import Evidence as Evidence
 from lanecheck.trial import Failure, Result, Target
@@ -93,6 +91,7 @@ class CampaignRecord(_Record):
     """Many cases against one target.
 
     Attributes:
+        gpu: the product it ran on; empty on the host, and in older records.
         landmarks: which of the subject's own groups of cases ran, instead of drawn ones.
         blind: cases that could not have shown a misreading, and so are no evidence.
         judged: verdicts by oracle. compared: output elements compared bit for bit, by oracle.
@@ -101,6 +100,7 @@ class CampaignRecord(_Record):
 
     device: str
     variant: str
+    gpu: str = ""
     capabilities: list[str]
     seed: int
     landmarks: str = ""
@@ -112,6 +112,11 @@ class CampaignRecord(_Record):
     compared: dict[str, int] = {}
     failures: list[FailureRecord]
     reordered: list[FailureRecord] = []
+
+    @property
+    def name(self) -> tuple[str, str, int, str]:
+        """What it shares with every other campaign that draws the same cases."""
+        return self.device, self.variant, self.seed, self.landmarks
 
     @property
     def failing(self) -> int:
@@ -260,28 +265,15 @@ class RealRecord(_Record):
     campaign: CampaignRecord
 
 
-class SourceRecord(_Record):
-    """What was checked: the commit, whether the tree differed from it, and the kernel's own files.
+class Step(_Record):
+    """A step of a run, and how it ended, in words."""
 
-    Attributes:
-        git_sha, dirty: None outside a git checkout.
-        sha256: of the names and contents of every file of the kernel's source folder.
-    """
-
-    git_sha: str | None
-    dirty: bool | None
-    sha256: str
-
-    @property
-    def commit(self) -> str:
-        """Short, with a + for local changes."""
-        if self.git_sha is None:
-            return "unknown"
-        return self.git_sha[:12] + ("+" if self.dirty else "")
+    title: str
+    summary: str
 
 
 class Environment(_Record):
-    """Where it ran."""
+    """Where it ran; ``gpus`` are those that took part."""
 
     system: str
     machine: str
@@ -293,7 +285,13 @@ class Environment(_Record):
 
 
 class Report(_Record):
-    """Everything one ``lanecheck verify`` showed."""
+    """Everything one ``lanecheck verify`` showed.
+
+    Attributes:
+        treeless: why no order of additions explains what the kernel returns; empty if one does, if none was
+            asked for, and in older records.
+        failed: the steps that did not end well; none in older records.
+    """
 
     schema_version: Literal[0] = 0
     tool_version: str = __version__
@@ -309,16 +307,21 @@ class Report(_Record):
     comparisons: list[ComparisonRecord] = Field(default_factory=list)
     sanitized: list[SanitizerRecord] = Field(default_factory=list)
     summations: list[SummationRecord] = Field(default_factory=list)
+    treeless: str = ""
     real: RealRecord | None = None
     bench: BenchRecord | None = None
     power: PowerRecord | None = None
+    failed: list[Step] = Field(default_factory=list)
 
     @property
     def disproven(self) -> bool:
-        """Whether anything was shown wrong: a cell, a real call, a sanitizer's finding, or the oracles
-        themselves, by a fault that nothing noticed, a control that something did, or a disagreement."""
+        """Whether anything was shown wrong: a cell, a case, a real call, a sum that no order explains, a
+        sanitizer's finding, or the oracles themselves, by a fault that nothing noticed, a control that
+        something did, or a disagreement. A step that failed without is of what could not be run."""
         return (
             any(cell.status is Status.DISPROVEN for cell in self.cells)
+            or any(campaign.failures for campaign in self.campaigns)
+            or bool(self.treeless)
             or not all(fault.killed or fault.excused for fault in self.faults)
             or not all(control.clean for control in self.controls)
             or not all(comparison.explained for comparison in self.comparisons)
@@ -428,15 +431,6 @@ def summation_record(each: Summation, device: str = "host") -> SummationRecord:
         words=each.words,
         as_declared=each.as_declared,
     )
-
-
-def source_record(root: Path, sources: Path) -> SourceRecord:
-    """The commit of ``root``, unknown outside a git checkout, and the digest of ``sources``."""
-    sha = git(root, "rev-parse", "HEAD")
-    changes = git(root, "status", "--porcelain")
-    dirty = None if sha is None or changes is None else bool(changes)
-    content = json.dumps(tree(sources)).encode()
-    return SourceRecord(git_sha=sha, dirty=dirty, sha256=hashlib.sha256(content).hexdigest())
 
 
 def environment(nvcc: str | None, cxx: str | None, gpus: list[str]) -> Environment:

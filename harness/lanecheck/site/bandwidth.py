@@ -231,7 +231,7 @@ def selected(reports: Sequence[Report]) -> dict[str, list[Shown]]:
     """By GPU product, of each set of parameters the newest row that is not stale, or else the newest."""
     found: dict[str, dict[frozenset[tuple[str, int | str]], Shown]] = {}
     for report in reports:
-        earlier = report.source.sha256 != reports[-1].source.sha256
+        earlier = report.source.differs(reports[-1].source)
         for row in report.bench.rows if report.bench else ():
             assert report.bench
             stale = earlier or bool(row.timing and not row.timing.facts)

@@ -10,14 +10,14 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from lanecheck.bench.paired import table
-from lanecheck.matrix import ALL, Matrix, Row
+from lanecheck.matrix import Matrix
 from lanecheck.oracles import bits
+from lanecheck.reports.ledger import Entry, Run, ledger, standing
 from lanecheck.reports.model import (
-    CellRecord,
+    CampaignRecord,
     ControlRecord,
     FaultRecord,
     Report,
-    Status,
     write_text,
 )
 from lanecheck.site import bandwidth, bandwidth_page
@@ -33,29 +33,6 @@ class Broken:
     gpus: list[str]
     faults: dict[str, FaultRecord]
     controls: dict[str, ControlRecord]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One cell of the ledger and the report that says most of it.
-
-    Attributes:
-        stale: whether that report judged another source than the newest report did.
-    """
-
-    cell: CellRecord
-    report: Report | None
-    stale: bool = False
-
-    @property
-    def date(self) -> str:
-        return self.report.created.strftime("%Y-%m-%d") if self.report else ""
-
-    @property
-    def status(self) -> str:
-        """``stale`` instead of verified, where that was another source."""
-        kept = self.stale and self.cell.status is Status.VERIFIED
-        return "stale" if kept else self.cell.status.value
 
 
 def build(
@@ -84,7 +61,7 @@ def build(
     environment.filters["median"] = bandwidth_page.middle
     entries, standings = ledger(reports, matrix), bandwidth.standings(reports, sweep)
     newest = reports[-1]
-    same = [report for report in reports if report.source.sha256 == newest.source.sha256]
+    same = [report for report in reports if not report.source.differs(newest.source)]
     faults, on_gpu = _broken(reports, "host"), _broken(same, "cuda")
     broken = [side for side in (faults, on_gpu) if side]
     index = environment.get_template("index.html.j2").render(
@@ -110,7 +87,9 @@ def build(
         sanitized=next((report for report in reversed(same) if report.sanitized), None),
         silicon=_silicon(same),
         real=next((report for report in reversed(reports) if report.real), None),
-        summed=next((report for report in reversed(reports) if report.summations), None),
+        summed=next(
+            (report for report in reversed(reports) if report.summations or report.treeless), None
+        ),
     )
     oracles = environment.get_template("oracles.html.j2").render(
         subject=newest.subject,
@@ -122,22 +101,6 @@ def build(
         write_text(text, output / name)
     write_text(index, output / "index.html")
     return output / "index.html"
-
-
-def ledger(reports: list[Report], matrix: Matrix) -> list[Entry]:
-    """Every cell of the matrix: the newest report that says more of it than "unverified"."""
-    newest: dict[str, Entry] = {}
-    for report in reports:
-        stale = report.source.sha256 != reports[-1].source.sha256
-        for cell in report.cells:
-            name = f"{cell.arch}/{cell.device}/{cell.job}"
-            known = name in newest and newest[name].cell.status is not Status.UNVERIFIED
-            if cell.status is not Status.UNVERIFIED or not known:
-                newest[name] = Entry(cell, report, stale)
-    everything = matrix.row_cells(Row(jobs=(ALL,), archs=(ALL,), devices=(ALL,)))
-    return [
-        newest.get(str(cell)) or _unseen(cell.arch, cell.device, cell.job) for cell in everything
-    ]
 
 
 def missing(entries: Iterable[Entry], matrix: Matrix) -> list[tuple[str, str, str, str]]:
@@ -174,31 +137,32 @@ def _broken(reports: list[Report], device: str) -> Broken | None:
 
 
 def _silicon(reports: list[Report]) -> dict[str, tuple[int, int, int]]:
-    """Of each build that ran on a GPU: cases, elements compared bit for bit, and failing cases.
-
-    Of runs of the same cases the newest counts.
-    """
-    runs = {
-        (campaign.variant, campaign.seed, campaign.landmarks): campaign
-        for report in reports
-        for campaign in report.campaigns
-        if campaign.device == "cuda"
-    }
+    """Of each build that ran on a GPU: cases, elements compared bit for bit, and failing cases, of the runs
+    that stand."""
+    runs = standing(
+        [
+            Run(
+                (*campaign.name, campaign.gpu or " ".join(sorted({*report.environment.gpus}))),
+                campaign.cases,
+                not campaign.failures,
+                campaign,
+            )
+            for report in reports
+            for campaign in report.campaigns
+            if campaign.device == "cuda"
+        ]
+    )
+    builds: dict[str, list[CampaignRecord]] = {}
+    for run in runs:
+        builds.setdefault(run.evidence.variant, []).append(run.evidence)
     return {
         arch: (
             sum(each.cases for each in campaigns),
             sum(each.compared.get(bits.NAME, 0) for each in campaigns),
             sum(each.failing for each in campaigns),
         )
-        for arch in sorted({arch for arch, _, _ in runs})
-        if (campaigns := [each for (build, _, _), each in runs.items() if build == arch])
+        for arch, campaigns in sorted(builds.items())
     }
-
-
-def _unseen(arch: str, device: str, job: str) -> Entry:
-    reason = "no recorded run speaks of it"
-    cell = CellRecord(arch=arch, device=device, job=job, status=Status.UNVERIFIED, reason=reason)
-    return Entry(cell, None)
 
 
 def _newest_rates(reports: list[Report]) -> list[Report]:

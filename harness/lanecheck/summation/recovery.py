@@ -9,7 +9,7 @@ from lanecheck import cases
 from lanecheck.observation import Observation
 from lanecheck.oracles import tree as oracle
 from lanecheck.subject import load
-from lanecheck.summation.fprev import Tree
+from lanecheck.summation.fprev import NoTree, Tree
 from lanecheck.summation.notation import description, notation
 from lanecheck.trial import Target, observe
 
@@ -85,7 +85,10 @@ def sample(target: Target, seed: int, count: int) -> Iterator[Summation]:
         for capability, observation in observe(subject, case, target):
             if oracle.hidden(observation) is not None:
                 break
-            yield from recovered(observation, capability)
+            try:
+                yield from recovered(observation, capability)
+            except NoTree as reason:
+                raise NoTree(f"{case.line}: {reason}") from None
         else:
             taken += 1
         if taken == count:

@@ -1,4 +1,5 @@
-"""The two arms of a comparison: each a git revision of this checkout, or a folder of a checkout."""
+"""The arms of a comparison: base and head, each a git revision of this checkout or a folder of a checkout;
+and base again, a second checkout, by which the control asks whether the procedure tells it from the first."""
 
 from __future__ import annotations
 
@@ -14,11 +15,16 @@ from pathlib import Path
 
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.git import git
+from lanecheck.subject import file_of
 
 PREFIX = "lanecheck-"
-"""Of the folders that worktrees lie in."""
+"""Of the folders that checkouts lie in."""
 HELD = "held"
-"""A file beside a worktree, locked by whoever uses it."""
+"""A file beside a checkout, locked by whoever uses it."""
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".nox", ".venv", ".lanecheck", "__pycache__", ".*_cache", "*.egg-info"
+)
+"""What tools leave in a folder, and no kernel needs."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,9 @@ class Arm:
 
 
 @contextmanager
-def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tuple[Arm, Arm]]:
-    """Both arms on disk. Revisions lie in worktrees of their own, which are gone afterwards.
+def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tuple[Arm, Arm, Arm]]:
+    """Base, head and base again, on disk. Revisions lie in worktrees of their own; of a folder, base again is
+    a copy of the kernel. All that is gone afterwards.
 
     Args:
         base: a folder if there is such a path, or else a revision. head: another.
@@ -46,7 +53,9 @@ def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tu
 
     Raises:
         BadInput: if an arm is neither, or has no such package.
+        CannotRun: if a worktree or the copy cannot be made.
     """
+    _sweep(root)
     with ExitStack() as stack:
         checkouts = [stack.enter_context(_checkout(given, root)) for given in (base, head)]
         kernel = _home(reference, root)
@@ -59,11 +68,25 @@ def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tu
             Arm(given, commit, folder / kernel)
             for given, (commit, folder) in zip((base, head), checkouts)
         )
-        yield first, second
+        if first.commit:
+            again = stack.enter_context(_worktree(first.commit, root)) / kernel
+        else:
+            again = stack.enter_context(_copy(first.folder))
+        yield first, second, Arm(base, first.commit, again)
 
 
 def _home(reference: str, root: Path) -> Path:
-    """The folder that the subject's package is imported from, as seen from the checkout."""
+    """The folder that the subject's package is imported from, as seen from the checkout; of a file, the
+    current one, as its path is seen from there."""
+    if file := file_of(reference):
+        here, checkout = Path.cwd(), root.resolve()
+        given = Path(reference.rpartition(":")[0])
+        if given.is_absolute() or not (file.is_relative_to(here) and here.is_relative_to(checkout)):
+            raise BadInput(
+                f"'{reference}': only a file of the checkout {root}, named by its path from here, "
+                "has revisions"
+            )
+        return here.relative_to(checkout)
     top = reference.partition(":")[0].partition(".")[0]
     if "" not in sys.path:
         sys.path.append("")  # as lanecheck.subject.load does
@@ -97,21 +120,47 @@ def _checkout(given: str, root: Path) -> Iterator[tuple[str | None, Path]]:
     )
     if commit is None:
         raise BadInput(f"{given} is neither a folder nor a git revision of {root}")
+    with _worktree(commit, root) as folder:
+        yield commit, folder
+
+
+@contextmanager
+def _worktree(commit: str, root: Path) -> Iterator[Path]:
+    """The folder that is ``root`` in a new worktree of a commit."""
     prefix = git(root, "rev-parse", "--show-prefix") or ""
-    _prune(root)
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as temporary, _held(Path(temporary)):
-        folder = Path(temporary) / commit[:12]
+    with _temporary() as temporary:
+        folder = temporary / commit[:12]
         try:
             if git(root, "worktree", "add", "--detach", str(folder), commit) is None:
-                raise CannotRun(f"git worktree add fails for {given} ({commit[:12]})")
-            yield commit, folder / prefix
+                raise CannotRun(f"git worktree add fails for {commit[:12]}")
+            yield folder / prefix
         finally:
             git(root, "worktree", "remove", "--force", str(folder))
 
 
 @contextmanager
+def _copy(folder: Path) -> Iterator[Path]:
+    """A copy of a folder."""
+    with _temporary() as temporary:
+        copy = temporary / folder.name
+        try:
+            shutil.copytree(folder, copy, ignore=NOT_COPIED, ignore_dangling_symlinks=True)
+        except shutil.Error as error:
+            name, _, reason = error.args[0][0]
+            raise CannotRun(f"cannot copy {name}, which the control needs: {reason}") from None
+        yield copy
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """A folder that no other comparison takes away as long as this process lives."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, _held(Path(name)):
+        yield Path(name)
+
+
+@contextmanager
 def _held(temporary: Path) -> Iterator[None]:
-    """Lock a folder of a worktree for as long as this process lives.
+    """Lock the folder of a checkout for as long as this process lives.
 
     Raises:
         OSError: if another process has.
@@ -121,11 +170,13 @@ def _held(temporary: Path) -> Iterator[None]:
         yield
 
 
-def _prune(root: Path) -> None:
-    """Take away the worktrees of comparisons that were killed."""
-    for line in (git(root, "worktree", "list", "--porcelain") or "").splitlines():
-        temporary = Path(line.removeprefix("worktree ")).parent
-        if temporary.name.startswith(PREFIX) and (temporary / HELD).is_file():
-            with suppress(OSError), _held(temporary):
-                shutil.rmtree(temporary)
+def _sweep(root: Path) -> None:
+    """Take away the checkouts of comparisons that were killed."""
+    lines = (git(root, "worktree", "list", "--porcelain") or "").splitlines()
+    worktrees = [Path(line.removeprefix("worktree ")).parent for line in lines]
+    for temporary in {*worktrees, *Path(tempfile.gettempdir()).glob(PREFIX + "*")}:
+        with suppress(OSError):
+            if temporary.name.startswith(PREFIX) and (temporary / HELD).is_file():
+                with _held(temporary):
+                    shutil.rmtree(temporary)
     git(root, "worktree", "prune")

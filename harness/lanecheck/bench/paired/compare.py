@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, Protocol
@@ -22,7 +23,7 @@ from lanecheck.bench.paired.arms import Arm
 from lanecheck.bench.paired.fresh import ProcessLost
 from lanecheck.bench.paired.journal import LOG, lost, outputs
 from lanecheck.bench.paired.journal import processes as counted
-from lanecheck.bench.paired.pairing import SIDES, Side, Turn, gated, schedule
+from lanecheck.bench.paired.pairing import ARMS, SIDES, ArmName, Side, Turn, gated, schedule
 from lanecheck.bench.paired.record import (
     ArmRecord,
     Entry,
@@ -82,12 +83,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Two arms that are built, and everything that decides what a comparison of them is."""
+    """The arms, built, and everything that decides what a comparison of them is."""
 
     header: Header
     place: Place
-    arms: dict[Side, Arm]
-    libraries: dict[Side, str | None]
+    arms: dict[ArmName, Arm]
+    libraries: dict[ArmName, str | None]
 
     @property
     def changes(self) -> list[str]:
@@ -108,20 +109,20 @@ class Prepared:
         """The task that shows a config of an arm correct."""
         return Show(**self._of(side), params=self._arm(side).configs[config])
 
-    def time(self, side: Side, order: int) -> Time:
+    def time(self, arm: ArmName, order: int) -> Time:
         """The task that times an arm's configs, in an order that is drawn from ``order``."""
-        arm, rounds = self._arm(side), self.header.rounds
-        return Time(**self._of(side), configs=arm.configs, rounds=rounds, order=order)
+        configs, rounds = self._arm(arm).configs, self.header.rounds
+        return Time(**self._of(arm), configs=configs, rounds=rounds, order=order)
 
-    def _arm(self, side: Side) -> ArmRecord:
-        return self.header.base if side == "base" else self.header.head
+    def _arm(self, arm: ArmName) -> ArmRecord:
+        return self.header.head if arm == "head" else self.header.base
 
-    def _of(self, side: Side) -> dict[str, Any]:
+    def _of(self, arm: ArmName) -> dict[str, Any]:
         """What both tasks have."""
         return {
             "subject": self.header.subject,
-            "folder": str(self.arms[side].folder),
-            "library": self.libraries[side],
+            "folder": str(self.arms[arm].folder),
+            "library": self.libraries[arm],
             "device": self.place.device,
             "arch": self.header.arch,
             "capability": self.place.capability,
@@ -130,37 +131,48 @@ class Prepared:
 
 
 def prepared(
-    arms: tuple[Arm, Arm],
+    arms: tuple[Arm, Arm, Arm],
     place: Place,
     subject: str,
     processes: Processes,
     *,
     pairs: int,
     rounds: int,
-    seed: int,
+    seed: int | None,
 ) -> Prepared:
-    """Build both arms, and find out what is gated.
+    """Build the arms, and find out what is gated.
+
+    Args:
+        arms: base, head and base again.
+        seed: of values and of the order; drawn from the code and the configs of base and head if None.
 
     Raises:
-        CannotRun: if one cannot be built.
-        BadInput: if neither says what to time.
+        CannotRun: if one cannot be built, or base again is not base.
+        BadInput: if neither base nor head says what to time.
     """
-    sides = dict(zip(SIDES, arms))
-    offers: dict[Side, Offer] = {}
-    for side, arm in sides.items():
+    named = dict(zip(ARMS, arms))
+    offers: dict[ArmName, Offer] = {}
+    for name, arm in named.items():
         task = Build(subject=subject, folder=str(arm.folder), device=place.device, arch=place.arch)
         try:
-            offers[side] = processes.build(task)
+            offers[name] = processes.build(task)
         except ProcessLost as error:
-            raise CannotRun(f"{side} {arm.given}: {error}") from None
-    configs = dict(zip(SIDES, _gated(offers["base"], offers["head"], subject)))
-
-    def record(side: Side) -> ArmRecord:
-        arm = sides[side]
-        return ArmRecord(
-            given=arm.given, commit=arm.commit, code=offers[side].code, configs=configs[side]
+            raise CannotRun(f"{ARMS[name]} ({arm.given}): {error}") from None
+    if others := [*offers["base"].code.changes(offers["again"].code)]:
+        raise CannotRun(
+            f"{ARMS['again']} ({arms[0].given}) differs from the first in {', '.join(others)}: "
+            "its folder changed meanwhile, or its code depends on where it lies"
         )
-
+    configs = dict(zip(SIDES, _gated(offers["base"], offers["head"], subject)))
+    base, head = (
+        ArmRecord(
+            given=named[side].given,
+            commit=named[side].commit,
+            code=offers[side].code,
+            configs=configs[side],
+        )
+        for side in SIDES
+    )
     header = Header(
         subject=subject,
         benchmark=_digest(tree(Path(__file__).parents[1])),
@@ -168,14 +180,15 @@ def prepared(
         arch=place.arch.name if place.arch else "plain",
         machine=place.machine,
         unit=place.unit,
-        seed=seed,
+        environment=offers["base"].environment,
+        seed=_drawn(base, head) if seed is None else seed,
         pairs=pairs,
         rounds=rounds,
-        base=record("base"),
-        head=record("head"),
+        base=base,
+        head=head,
     )
-    libraries = {side: offer.library for side, offer in offers.items()}
-    return Prepared(header, place, sides, libraries)
+    libraries = {name: offer.library for name, offer in offers.items()}
+    return Prepared(header, place, named, libraries)
 
 
 def compare(
@@ -195,14 +208,16 @@ def compare(
         BadInput: if the log is of another comparison.
     """
     header = comparison.header
-    if not comparison.changes and not force:
-        return PairingRecord.of(header, (), None)
-    with LOG.opened(log, header) as journal:
-        unshown = _shown(comparison, processes, journal, listener)
-        if unshown:
-            return PairingRecord.of(header, (), unshown)
-        refusal = _timed(comparison, processes, journal, listener)
-        return PairingRecord.of(header, journal.entries, refusal)
+    entries: Sequence[Entry] = ()
+    refusal = None
+    if comparison.changes or force:
+        with LOG.opened(log, header) as journal:
+            refusal = _shown(comparison, processes, journal, listener)
+            if refusal is None:
+                refusal = _timed(comparison, processes, journal, listener)
+                entries = journal.entries
+    created = datetime.now(timezone.utc).replace(microsecond=0)
+    return PairingRecord.of(header, entries, refusal, created)
 
 
 def seconds_each(comparison: Prepared, processes: Processes) -> float:
@@ -259,7 +274,7 @@ def _timed(
     resumed = len(counted(journal.entries))
     listener.stage("processes", len(turns))
     try:
-        state = _state(comparison, processes, journal)
+        state = _state(comparison, processes, journal) if resumed < len(turns) else None
     except ProcessLost as error:
         refusal = f"the GPU's usual state was not found: {error}"
         listener.end(refusal, False)
@@ -280,7 +295,8 @@ def _timed(
                     LostRecord(pair=turn.pair, kind=turn.kind, side=turn.side, reason=reason)
                 )
         else:
-            refusal = f"process {index + 1}, of {turn.arm}, was lost {1 + RETRIES} times: {reason}"
+            whose = f"process {index + 1}, of {ARMS[turn.arm]},"
+            refusal = f"{whose} was lost {1 + RETRIES} times: {reason}"
             listener.end(refusal, False)
             return refusal
     repeated = len(lost(journal.entries))
@@ -302,10 +318,11 @@ def _process(
     """Raises ProcessLost if the process does not count."""
     start = time.monotonic()
     found = processes.time(comparison.time(turn.arm, index))
+    code: Side = "head" if turn.arm == "head" else "base"
     wrong = [
         config
         for config in comparison.configs
-        if found.outputs.get(config) != outputs[turn.arm, config]
+        if found.outputs.get(config) != outputs[code, config]
     ]
     if wrong:
         raise ProcessLost(f"{wrong[0]}: other outputs than those that were shown correct")
@@ -367,12 +384,18 @@ def _refuse_another_state(found: ProcessRecord, state: StateRecord | None) -> No
         )
 
 
+def _drawn(base: ArmRecord, head: ArmRecord) -> int:
+    """A seed that the same code and configs have again, and that other ones need not have."""
+    parts = [arm.model_dump(include={"code", "configs"}) for arm in (base, head)]
+    return int(_digest({"arms": parts})[:8], 16)
+
+
 def _left(done: Sequence[ProcessRecord], total: int) -> str:
     if not done:
         return ""
     return f"{(total - len(done)) * median(each.seconds for each in done):.0f} s left"
 
 
-def _digest(content: BaseModel | Mapping[str, str]) -> str:
+def _digest(content: BaseModel | Mapping[str, Any]) -> str:
     plain = content.model_dump() if isinstance(content, BaseModel) else content
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

@@ -14,6 +14,7 @@ from lanecheck.bench.paired.record import (
     LostRecord,
     ProcessRecord,
     ShownRecord,
+    unlike,
 )
 
 
@@ -49,7 +50,9 @@ def _differences(first: Header, second: Header) -> list[str]:
         mine, theirs = getattr(first, name), getattr(second, name)
         if name in ("base", "head"):
             mine, theirs = ((arm.code, arm.configs) for arm in (mine, theirs))
-        if mine != theirs:
+        if name == "environment":
+            names += unlike(mine, theirs)
+        elif mine != theirs:
             names.append(name)
     return names
 

@@ -16,11 +16,13 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from lanecheck.bench.model import Environment
 from lanecheck.bench.paired import power
 from lanecheck.bench.paired.gate import ALPHA, MARGIN, Floats, Verdict
-from lanecheck.bench.paired.pairing import Kind, schedule
+from lanecheck.bench.paired.pairing import Kind, compared, concluded, schedule
 from lanecheck.bench.paired.rates import ALARMS, Published, Rate, Simulated
-from lanecheck.bench.paired.record import Header, Microseconds, PairingRecord, Values
+from lanecheck.bench.paired.record import Header, Microseconds, PairingRecord, Values, unlike
+from lanecheck.bench.spread import same
 from lanecheck.bench.strict import Strict
 from lanecheck.errors import BadInput
 
@@ -32,6 +34,7 @@ class Recording(Strict):
 
     Attributes:
         code: digest of what both arms executed. commit: base's; None for a folder.
+        created: when it came to its verdict, UTC; None in old records.
         benchmark: digest of the code that timed.
         unit: digest of the GPU's identifier; empty for host execution.
         seed, pairs: from which the places of the processes follow, by :func:`.pairing.schedule`.
@@ -51,6 +54,7 @@ class Recording(Strict):
     verdicts: dict[str, Verdict]
     verdict: Verdict
     cause: str
+    created: datetime | None = None
 
     @classmethod
     def of(cls, record: PairingRecord) -> Recording:
@@ -71,6 +75,7 @@ class Recording(Strict):
             verdicts={name: each.verdict for name, each in record.configs.items()},
             verdict=record.verdict,
             cause=record.cause,
+            created=record.created,
         )
 
     @property
@@ -82,10 +87,19 @@ class Recording(Strict):
         """Whether processes are missing."""
         return not self.verdicts
 
+    def judged(self) -> tuple[dict[str, Verdict], Verdict]:
+        """The verdicts that the medians give, by config and over all."""
+        turns = schedule(self.pairs, self.seed)
+        if self.processes < len(turns):
+            return {}, Verdict.INSUFFICIENT
+        rows = zip(*self.medians_us.values())
+        found = compared(turns, [dict(zip(self.medians_us, row)) for row in rows])
+        return {name: each.verdict for name, each in found.items()}, concluded(found)[0]
+
     def differences(self, kind: Kind) -> Floats:
         """log(head / base) of each of these pairs that is whole, as it was; shape (configs, pairs).
 
-        In a control, head and base are the sides on which two processes of base's stood.
+        In a control, head is base again.
         """
         turns = schedule(self.pairs, self.seed)[: self.processes]
         firsts = [i for i in range(0, len(turns) - 1, 2) if turns[i].kind == kind]
@@ -94,18 +108,26 @@ class Recording(Strict):
         later = logs[:, [i + 1 for i in firsts]]
         return np.round(np.array(signs) * (later - logs[:, firsts]), 12)
 
+    @model_validator(mode="after")
+    def _has_whole_processes(self) -> Recording:
+        lengths = {*map(len, self.medians_us.values())}
+        if len(lengths) != 1 or not 0 < max(lengths) <= 4 * self.pairs:
+            raise ValueError("not one median of every config in every process")
+        return self
+
 
 class PowerRecord(Strict):
     """The gate's rates on one kind of machine.
 
     Attributes:
         subject: ``module:ATTRIBUTE``.
+        environment: of the recordings, as in :class:`.record.Header`.
         rounds: samples of every config in a process.
         configs: the parameters of the launches.
         recordings: the real comparisons.
         alarmed: how many of them were SLOW or FAST, of those that were not INSUFFICIENT; None if all were.
         alpha, margin: the gate's.
-        pairs: of base and head in a simulated run, and as many of base and base.
+        pairs: of base and head in a simulated run, and as many of the control.
         seed: of what is drawn for the simulated runs.
         false_alarms: simulated runs of identical code that were SLOW or FAST.
         by_place: :func:`.power.by_place`.
@@ -128,6 +150,7 @@ class PowerRecord(Strict):
     false_alarms: Rate
     by_place: Simulated | None
     noise: dict[str, float]
+    environment: Environment | None = None
 
     @classmethod
     def of(
@@ -137,15 +160,23 @@ class PowerRecord(Strict):
 
         Raises:
             BadInput: if one is not of identical code, was not timed, is of something else than the first,
-                or holds processes of another one; if there are too few processes, or too few pairs.
+                or has processes or the random order of another one; if there are too few processes, or too
+                few pairs.
         """
         held: dict[tuple[float, ...], str] = {}
+        drawn: dict[tuple[str, int], str] = {}
         for name, record in named:
             _check(name, record, *named[0])
             taken = {(each.seconds, *each.medians_us.values()) for each in record.processes}
-            if same := next(iter(taken & held.keys()), None):
-                raise BadInput(f"{held[same]} and {name} hold the same processes")
+            if shared := next(iter(taken & held.keys()), None):
+                raise BadInput(f"{held[shared]} and {name} hold the same processes")
             held |= dict.fromkeys(taken, name)
+            order = (record.header.unit, record.header.seed)
+            if (other := drawn.setdefault(order, name)) != name:
+                raise BadInput(
+                    f"{other} and {name} are of one GPU and of one seed, {order[1]}: they are one draw of "
+                    "the order (lanecheck compare with another --seed)"
+                )
         header = named[0][1].header
         recordings = tuple(Recording.of(record) for _, record in named)
         medians = [each.medians_us for each in recordings]
@@ -160,6 +191,7 @@ class PowerRecord(Strict):
             device=header.device,
             arch=header.arch,
             machine=header.machine,
+            environment=header.environment,
             rounds=header.rounds,
             configs=header.base.configs,
             recordings=recordings,
@@ -220,17 +252,28 @@ class PowerRecord(Strict):
         """Of the real comparisons on each config."""
         return Counter(verdict for each in self.recordings for verdict in each.verdicts.values())
 
-    def published(self, recorded: datetime, commit: str, beside: Header) -> Published:
-        """As it stands beside the verdict of a comparison."""
+    def published(self, reported: datetime, beside: Header) -> Published:
+        """As it stands beside the verdict of a comparison.
+
+        Args:
+            reported: when this was recorded, for old recordings, which have no date.
+        """
+        days = sorted(each.created or reported for each in self.recordings)
+        commits = dict.fromkeys(each.commit[:12] for each in self.recordings if each.commit)
         return Published(
-            recorded=recorded,
-            commit=commit,
+            recorded=days[-1],
+            since=days[0],
+            commit=", ".join(commits) or None,
             machine=self.machine,
+            units=len({each.unit for each in self.recordings}) if self.device == "cuda" else None,
             comparisons=self.alarmed,
             undecided=self.undecided,
             processes=self.processes,
             pairs=self.pairs,
             false_alarms=self.false_alarms,
+            insufficient=next(
+                each.verdicts[Verdict.INSUFFICIENT] for each in self.simulated if not each.slow_down
+            ),
             by_place=self.by_place.alarmed / self.false_alarms.runs if self.by_place else None,
             found={
                 f"{each.slow_down:.0%}": each.verdicts[Verdict.SLOW]
@@ -247,6 +290,7 @@ class PowerRecord(Strict):
                 yield name
         if self.configs != header.base.configs:
             yield "configs"
+        yield from unlike(self.environment, header.environment)
         if self.recordings[0].benchmark != header.benchmark:
             yield "benchmark"
         if (self.alpha, self.margin) != (ALPHA, MARGIN):
@@ -254,8 +298,15 @@ class PowerRecord(Strict):
 
     @model_validator(mode="after")
     def _follows(self) -> PowerRecord:
+        """What the medians give is derived again, but for causes, whose words may change, and for what was
+        drawn. Under other levels than these the verdicts were others."""
         if any(each.medians_us.keys() != self.configs.keys() for each in self.recordings):
             raise ValueError("a recording has other configs")
+        for each in self.recordings if (self.alpha, self.margin) == (ALPHA, MARGIN) else ():
+            if (each.verdicts, each.verdict) != each.judged():
+                raise ValueError(
+                    f"the verdict is {each.verdict.value}, but the medians give another"
+                )
         if len({each.benchmark for each in self.recordings}) > 1:
             raise ValueError("recordings of several benchmarks")
         alarmed, decided = _alarmed(self.recordings)
@@ -264,8 +315,13 @@ class PowerRecord(Strict):
         ):
             raise ValueError("not as many comparisons alarmed")
         identical = [each.alarmed for each in self.simulated if not each.slow_down]
-        if self.false_alarms.count != sum(identical):
+        if [self.false_alarms.count] != identical:
             raise ValueError("not as many false alarms were simulated")
+        noise = power.noise([each.medians_us for each in self.recordings])
+        if self.noise.keys() != noise.keys() or not all(
+            same(self.noise[name], noise[name]) for name in noise
+        ):
+            raise ValueError("the noise is not that of the medians")
         return self
 
 
@@ -288,6 +344,8 @@ def _check(name: str, record: PairingRecord, other: str, first: PairingRecord) -
         )
     if not record.processes:
         raise BadInput(f"{name} has no times: {record.cause} (lanecheck compare --force)")
+    if record.refusal and len(record.processes) == 4 * header.pairs:
+        raise BadInput(f"{name} has every process, and yet no verdict: {record.cause}")
     if missing := [
         each for each in header.base.configs if each not in record.processes[0].medians_us
     ]:
@@ -297,5 +355,6 @@ def _check(name: str, record: PairingRecord, other: str, first: PairingRecord) -
         {field: getattr(each, field) for field in fields} | {"configs": each.base.configs}
         for each in (header, first.header)
     )
-    if differing := [field for field in mine if mine[field] != theirs[field]]:
+    differing = [field for field in mine if mine[field] != theirs[field]]
+    if differing := differing + unlike(header.environment, first.header.environment):
         raise BadInput(f"{name} is of another {', '.join(differing)} than {other}")

@@ -1,8 +1,10 @@
 """Which processes a comparison runs, in which order, and what their medians say: pure, and from a seed.
 
-Half of the pairs are of base and head, half, the control, of base and base. Everything is drawn up front:
-which pair is which, and in which order its two processes run. So a run that was cut goes on where it
-stopped, and the control meets the same drift of the machine as what it controls.
+Half of the pairs are of base and head; half, the control, of base and of base again, a second checkout that
+is built and timed as head is. Everything is drawn up front: which pair is which, and in which order its two
+processes run. So a run that was cut goes on where it stopped, and the control meets what it controls: the
+same drift of the machine, and whatever tells a second checkout from the first, such as its folder, its
+library and when it was built. It does not answer for what only head has, such as a working tree's folder.
 """
 
 from __future__ import annotations
@@ -18,8 +20,15 @@ from lanecheck.subject import title, whole_title
 
 Side = Literal["base", "head"]
 Kind = Literal["change", "control"]
+ArmName = Literal["base", "head", "again"]
 T = TypeVar("T")
 SIDES: tuple[Side, Side] = ("base", "head")
+ARMS: dict[ArmName, str] = {
+    "base": "base",
+    "head": "head",
+    "again": "the second checkout of base",
+}
+"""What is checked out and built, in words."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Turn:
 
     Attributes:
         pair: its number in the order of time, from 0.
-        kind: whether the pair is of base and head, or of base and base.
+        kind: whether the pair is of base and head, or of base and base again.
         side: on which side of the pair's difference it stands.
     """
 
@@ -37,9 +46,9 @@ class Turn:
     side: Side
 
     @property
-    def arm(self) -> Side:
-        """Whose code runs: in a control it is base's on both sides."""
-        return self.side if self.kind == "change" else "base"
+    def arm(self) -> ArmName:
+        """Which checkout runs: in a control base's second one stands where head would."""
+        return "again" if (self.kind, self.side) == ("control", "head") else self.side
 
 
 def schedule(pairs: int, seed: int) -> list[Turn]:

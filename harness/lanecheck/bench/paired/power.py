@@ -2,7 +2,8 @@
 
 A simulated run is a row of processes of identical code in the order they ran, two of them adjacent a
 pair. Half of the pairs are the control. Base and head are given to the two processes of a pair by the
-toss of a coin, as on the GPU, and a slow-down multiplies head's medians.
+toss of a coin, as on the GPU, and a slow-down multiplies head's medians. So a pair of the control is as one
+of base and head; which checkout a process was of is not looked at.
 
 Processes come from recordings or are drawn. In a recording neighbours are alike, as clocks and
 temperatures drift: so only processes that ran one after the other are paired, and whole pairs are drawn.
@@ -13,8 +14,9 @@ Two processes of different recordings are never a pair, but one run draws pairs 
 these are of several GPUs, the rates are those of their mixture: a noisier one finds less.
 
 The coin makes the false alarms keep their level, so they say nothing of whether the place of an arm,
-base's folder or head's, biases its times. That is the business of real comparisons of identical code,
-which are counted beside the rates, and of :func:`by_place`, which leaves every pair as it was.
+base's folder or another one, biases its times. That is the business of each comparison's control, of real
+comparisons of identical code, which are counted beside the rates, and of :func:`by_place`, which leaves
+every pair as it was.
 
 The intervals of the rates cover the simulation alone. How well recordings speak for their machine
 depends on how many processes they hold, and no number of simulated runs adds to them.
@@ -191,14 +193,18 @@ def rates(found: Counts, configs: Sequence[str]) -> tuple[Simulated, ...]:
 
 
 def _at(slow_down: float, by_config: Counts, configs: Sequence[str]) -> Simulated:
-    totals, each = by_config.sum(axis=0).tolist(), by_config.sum(axis=1).tolist()
-    runs, seen = sum(totals), by_config[:, VERDICTS.index(Verdict.SLOW)].tolist()
+    totals = by_config.sum(axis=0).tolist()
+    found, missed = {}, {}
+    for name, row in zip(configs, by_config.tolist() if slow_down else ()):
+        if of := sum(row):
+            alarms = row[VERDICTS.index(Verdict.INSUFFICIENT)]
+            slow = row[VERDICTS.index(Verdict.SLOW)]
+            found[name], missed[name] = Rate.of(slow, of), of - slow - alarms
     return Simulated(
         slow_down=slow_down,
-        verdicts={verdict: Rate.of(n, runs) for verdict, n in zip(VERDICTS, totals)},
-        found={name: Rate.of(n, of) for name, n, of in zip(configs, seen, each) if of}
-        if slow_down
-        else {},
+        verdicts={verdict: Rate.of(n, sum(totals)) for verdict, n in zip(VERDICTS, totals)},
+        found=found,
+        missed=missed,
     )
 
 

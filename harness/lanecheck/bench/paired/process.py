@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +27,7 @@ from lanecheck.bench.device import described
 from lanecheck.bench.doubts import OF_TIMES, Facts, doubts
 from lanecheck.bench.host_rig import HostRig
 from lanecheck.bench.inquiry import inquire
-from lanecheck.bench.model import Absent, Reading, Telemetry, doubt
+from lanecheck.bench.model import Absent, Environment, Reading, Telemetry, doubt
 from lanecheck.bench.paired import machine_code
 from lanecheck.bench.paired.pairing import named
 from lanecheck.bench.paired.record import Code, Values
@@ -35,9 +36,9 @@ from lanecheck.bench.plan import BenchSubject, Copies, Workload, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.bench.timing import GRAPH_LAUNCHES, interleave, sampled
 from lanecheck.build import build_device, build_host
-from lanecheck.errors import BadInput, LanecheckError
+from lanecheck.errors import BadInput, CannotRun, LanecheckError
 from lanecheck.inspect import inspect
-from lanecheck.subject import Params, Subject, load, sources
+from lanecheck.subject import Params, Subject, load, origin, sources
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target
 
@@ -67,16 +68,17 @@ def built(task: Build) -> Offer:
     """Raises BuildFailed, or BadInput if the subject is not the arm's."""
     subject = _own(task)
     files = sources(task.subject, subject)
-    offer = {
-        kind: None if method is None else named(method)
-        for kind, method in {
-            "gate": _asked(subject, "gate_params", task.device),
-            "bench": _asked(subject, "bench_params"),
-        }.items()
-    }
+    gate, bench = (
+        None if asked is None else named(asked)
+        for asked in (
+            _asked(subject, "gate_params", task.device),
+            _asked(subject, "bench_params"),
+        )
+    )
+    offer = partial(Offer, gate=gate, bench=bench, environment=_environment(task))
     if subject.recipe is None:
         code = Code(gpu=None, library=None, files=files)
-        return Offer(library=None, code=code, **offer)
+        return offer(library=None, code=code)
     tools, gpu = Toolchain(), None
     if task.arch:
         library = build_device(subject.recipe, task.arch, tools)
@@ -88,7 +90,7 @@ def built(task: Build) -> Offer:
         library=machine_code.digest(library.path),
         files=files,
     )
-    return Offer(library=str(library.path), code=code, **offer)
+    return offer(library=str(library.path), code=code)
 
 
 def shown(task: Show) -> Shown:
@@ -148,10 +150,9 @@ def timed(task: Time) -> Timed:
 def _own(task: Task) -> BenchSubject:
     """The subject: the arm's, and no other that is installed."""
     subject, folder = load(task.subject), Path(task.folder).resolve()
-    top = task.subject.partition(":")[0].partition(".")[0]
-    file = Path(str(sys.modules[top].__file__)).resolve()
-    if not file.is_relative_to(folder):
-        raise BadInput(f"{top} was imported from {file}, not from the arm's {folder}")
+    file = origin(task.subject)
+    if file is None or not file.is_relative_to(folder):
+        raise BadInput(f"{task.subject} was imported from {file}, not from the arm's {folder}")
     if not hasattr(subject, "traffic"):
         raise BadInput(
             f"subject '{subject.name}' has no traffic(): see lanecheck.bench.plan.BenchSubject"
@@ -174,6 +175,14 @@ def _rig(task: Show | Time) -> Rig:
         raise BadInput("a subject that is a callable is compared with --device host")
     found, _ = described()
     return CudaRig(library, found.l2_bytes)
+
+
+def _environment(task: Build) -> Environment | None:
+    """None also where torch sees no GPU: nothing is timed there, as each process that should will say."""
+    try:
+        return None if task.device == "host" else described()[0]
+    except CannotRun:
+        return None
 
 
 def _watch(task: Time) -> AbstractContextManager[Callable[[], Sequence[str]]]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field, model_validator
 
-from lanecheck.bench.paired.gate import Verdict
+from lanecheck.bench.paired.gate import VERDICTS, Verdict
 from lanecheck.bench.strict import Strict
 
 ALARMS = (Verdict.SLOW, Verdict.FAST)
@@ -64,11 +64,14 @@ class Simulated(Strict):
             code.
         verdicts: on head, over all configs.
         found: by config, runs that were SLOW of those in which it was the slowed one; empty at 0.
+        missed: by config, those of them in which no control alarmed and yet the verdict was not SLOW; empty
+            at 0, None in old records.
     """
 
     slow_down: float = Field(ge=0)
     verdicts: dict[Verdict, Rate]
     found: dict[str, Rate]
+    missed: dict[str, int] | None = None
 
     @property
     def alarmed(self) -> int:
@@ -76,15 +79,33 @@ class Simulated(Strict):
         return sum(self.verdicts[each].count for each in ALARMS)
 
     @property
-    def hardest(self) -> str | None:
-        """The config whose slow-down is found least often; None at 0."""
-        return min(self.found, key=lambda name: self.found[name].share, default=None)
+    def hardest(self) -> tuple[str, float] | None:
+        """The config whose slow-down is missed most often, and the share in which it is found, both of the
+        runs in which no control alarms: a control that does says nothing of the config. None if none is
+        missed, or nobody knows."""
+        shares = {
+            name: 1 - missed / (missed + self.found[name].count)
+            for name, missed in (self.missed or {}).items()
+            if missed
+        }
+        return min(shares.items(), key=lambda each: each[1], default=None)
 
     @model_validator(mode="after")
     def _every_run_has_one_verdict(self) -> Simulated:
-        runs = {rate.runs for rate in self.verdicts.values()}
-        if runs != {sum(rate.count for rate in self.verdicts.values())}:
+        counts = {verdict: rate.count for verdict, rate in self.verdicts.items()}
+        runs = sum(counts.values())
+        if counts.keys() != {*VERDICTS} or any(r.runs != runs for r in self.verdicts.values()):
             raise ValueError("not one verdict a run")
+        if not self.found:
+            return self
+        slow, alarms = counts[Verdict.SLOW], counts[Verdict.INSUFFICIENT]
+        if sum(rate.count for rate in self.found.values()) != slow:
+            raise ValueError("not as many slow-downs were found")
+        missed = self.missed
+        if missed is not None and (
+            missed.keys() != self.found.keys() or sum(missed.values()) != runs - slow - alarms
+        ):
+            raise ValueError("not as many slow-downs were missed")
         return self
 
 
@@ -92,21 +113,25 @@ class Published(Strict):
     """Recorded rates, as they stand beside a verdict.
 
     Attributes:
-        recorded: when. commit: of the source then, short.
-        machine: whose processes they are from.
+        recorded: when the last of those comparisons was; in old records, when they were judged.
+        since: when the first was; None in old records.
+        commit: what was compared, short, or several; None for folders. In old records, what judged.
+        machine: whose processes they are from. units: of how many GPUs; None for host execution, and in old
+            records.
         comparisons: real ones of identical code that were SLOW or FAST, of those that came to a verdict;
             None if none did.
         undecided: real ones that were INSUFFICIENT.
         processes: of those comparisons, which the simulated runs are drawn from.
         pairs: of base and head in a simulated run.
         false_alarms: simulated runs of identical code, base and head by a coin, that were SLOW or FAST.
+        insufficient: simulated runs of identical code that were INSUFFICIENT; None in old records.
         by_place: the share of those whose pairs stayed as they were; None if they could not be simulated.
         found: simulated runs that were SLOW, by how much one config is slowed: ``2%``.
         otherwise: what of the comparison beside which they stand is otherwise than of those.
     """
 
     recorded: datetime
-    commit: str
+    commit: str | None
     machine: str
     comparisons: Rate | None
     undecided: int = Field(ge=0)
@@ -116,6 +141,9 @@ class Published(Strict):
     by_place: float | None = Field(ge=0, le=1)
     found: dict[str, Rate]
     otherwise: tuple[str, ...]
+    since: datetime | None = None
+    units: int | None = None
+    insufficient: Rate | None = None
 
     @property
     def sentence(self) -> str:
@@ -123,13 +151,16 @@ class Published(Strict):
         alarms = self.false_alarms
         found = (f"of {size} in {percent(rate.share)}" for size, rate in self.found.items())
         place = "" if self.by_place is None else f", {percent(self.by_place)} by place, without it"
+        unsure = f"; {percent(self.insufficient.share)} INSUFFICIENT" if self.insufficient else ""
+        units = f" ({self.units:,} GPU{'s' * (self.units != 1)})" if self.units else ""
         other = f", with other {', '.join(self.otherwise)} than here" if self.otherwise else ""
+        days = dict.fromkeys(f"{day:%Y-%m-%d}" for day in (self.since, self.recorded) if day)
         return (
             f"{real(self.comparisons, self.undecided)}; simulated, from {self.processes:,} recorded "
-            f"processes on {self.machine} with base and head assigned by a coin: false alarms "
-            f"{percent(alarms.share)} ({alarms.interval} of {alarms.runs:,} runs){place}; a slow-down of "
-            f"one config found: {', '.join(found)} ({self.recorded:%Y-%m-%d}, {self.commit}, "
-            f"{self.pairs} pairs{other})"
+            f"processes on {self.machine}{units} with base and head assigned by a coin: false alarms "
+            f"{percent(alarms.share)} ({alarms.interval} of {alarms.runs:,} runs){place}{unsure}; a "
+            f"slow-down of one config found: {', '.join(found)} ({' to '.join(days)}, "
+            f"{self.commit or 'no commit'}, {self.pairs} pairs{other})"
         )
 
 

@@ -8,12 +8,13 @@ follow from its processes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from statistics import median
 from typing import Annotated, Literal, Union
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from lanecheck.bench.model import Telemetry
+from lanecheck.bench.model import Environment, Telemetry
 from lanecheck.bench.paired.gate import Comparison, Verdict
 from lanecheck.bench.paired.pairing import SIDES, Kind, Side, Turn, compared, concluded, schedule
 from lanecheck.bench.paired.rates import Published
@@ -72,7 +73,8 @@ class Header(Strict):
         benchmark: digest of the code that times.
         machine: the GPU's name, or what the host is.
         unit: digest of the GPU's identifier; empty for host execution.
-        pairs: of base and head, and as many of base and base.
+        environment: the GPU and what drives it; None for host execution, without torch, and in old records.
+        pairs: of base and head, and as many of base and base again.
         rounds: samples of every config in a process.
     """
 
@@ -88,6 +90,15 @@ class Header(Strict):
     rounds: int = Field(ge=1)
     base: ArmRecord
     head: ArmRecord
+    environment: Environment | None = None
+
+
+def unlike(first: Environment | None, second: Environment | None) -> list[str]:
+    """The fields that tell two environments apart; ``environment`` where only one is known."""
+    if first is None or second is None:
+        return [] if first is second else ["environment"]
+    fields = Environment.model_fields
+    return [name for name in fields if getattr(first, name) != getattr(second, name)]
 
 
 class ShownRecord(Strict):
@@ -166,6 +177,7 @@ class PairingRecord(Strict):
         configs: the gate's verdicts; empty where nothing was timed, or not enough.
         rates: how often the gate errs on this kind of machine, as recorded when it gave the verdict; None
             where nothing was recorded, or nothing gated.
+        created: when it came to its verdict, UTC; None in old records.
     """
 
     format: Literal[1] = 1
@@ -179,9 +191,16 @@ class PairingRecord(Strict):
     verdict: Verdict
     cause: str
     rates: Published | None = None
+    created: datetime | None = None
 
     @classmethod
-    def of(cls, header: Header, entries: Sequence[Entry], refusal: str | None) -> PairingRecord:
+    def of(
+        cls,
+        header: Header,
+        entries: Sequence[Entry],
+        refusal: str | None,
+        created: datetime | None = None,
+    ) -> PairingRecord:
         """The verdict that a log's entries give."""
         processes = tuple(each for each in entries if isinstance(each, ProcessRecord))
         configs, verdict, cause = _judged(header, processes, refusal)
@@ -195,6 +214,7 @@ class PairingRecord(Strict):
             configs=configs,
             verdict=verdict,
             cause=cause,
+            created=created,
         )
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Optional, Union
 
 from pydantic import Field, TypeAdapter
 
-from lanecheck.bench.model import Telemetry
+from lanecheck.bench.model import Environment, Telemetry
 from lanecheck.bench.paired.record import Code, Microseconds, Values
 from lanecheck.bench.strict import Strict
 from lanecheck.matrix import Arch
@@ -39,12 +39,14 @@ class Offer(Strict):
         library: where it lies; None for a subject that is a callable.
         gate: the configs that the subject wants gated on this device, by name; None if it does not say.
         bench: those that it wants benchmarked; None if it does not say.
+        environment: the GPU and what drives it; None for host execution, and without torch.
     """
 
     library: Optional[str]
     code: Code
     gate: Optional[dict[str, Values]]
     bench: Optional[dict[str, Values]]
+    environment: Optional[Environment] = None
 
 
 class _OfLibrary(_OfSubject):

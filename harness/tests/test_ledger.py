@@ -1,0 +1,229 @@
+"""The ledger: what the reports of one source come to, whichever was recorded last."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import test_bench
+from test_reports import MATRIX, campaign, cell, report
+
+from lanecheck.bench.model import Row
+from lanecheck.matrix import Matrix
+from lanecheck.reports.ledger import Entry, Run, ledger, standing
+from lanecheck.reports.model import CampaignRecord, CellRecord, FailureRecord, Report
+
+NUMBERS = {"judged": {"execution": 1, "bits": 1}}
+NOTE = FailureRecord(line="small m=1", capability="9.0", oracle="bits", evidence="y is 1")
+
+
+# The rule -------------------------------------------------------------------------------------
+
+
+def runs(text: str) -> list[Run[int]]:
+    """``a9 b5!``: nine good cases of the campaign a, then five of b, some of them wrong."""
+    words = re.findall(r"([a-z])(\d+)(!?)", text)
+    return [Run((name,), int(n), not bad, at) for at, (name, n, bad) in enumerate(words)]
+
+
+@pytest.mark.parametrize(
+    ("history", "stands"),
+    [
+        ("", ""),
+        ("a9", "a9"),
+        ("a9 b5", "a9 b5"),  # distinct campaigns add up
+        ("a9 a1", "a9"),  # a part of what is known
+        ("a1 a9", "a9"),
+        ("b1 a9 b5 a9", "b5 a9"),  # of equally large ones the newest
+        ("a9!", "a9!"),
+        ("a9! a1", "a9!"),  # too small to hold the failing case
+        ("a9! b99", "a9! b99"),  # another campaign
+        ("a9! a9", "a9"),  # repeated, and good
+        ("a5! a9", "a9"),
+        ("a9 a5!", "a5!"),
+        ("a9 a5! a5", "a9"),
+        ("a9! a5! a5", "a9!"),  # the larger one has not been repeated
+        ("a9! a5 a5 b1", "a9! b1"),
+        ("a9! a9 a9!", "a9!"),
+        ("a9! a9!", "a9!"),
+    ],
+)
+def test_a_run_adds_to_what_is_known_and_a_failure_stands_until_it_is_repeated(history, stands):
+    said = [f"{run.name[0]}{run.cases}{'' if run.good else '!'}" for run in standing(runs(history))]
+    assert " ".join(said) == stands
+
+
+def test_of_equally_large_runs_the_newest_stands():
+    assert [run.evidence for run in standing(runs("a9 b5 a9 a1"))] == [1, 2]
+
+
+# Cells of campaigns ---------------------------------------------------------------------------
+
+
+def ran(
+    cases: int, seed: int = 0, wrong: bool = False, host: bool = False, **other: Any
+) -> CampaignRecord:
+    on = {"device": "host", "variant": "plain", "capabilities": ["8.0", "9.0"]}
+    if not host:
+        on = {"device": "cuda", "variant": "sm_90a", "capabilities": ["9.0"]}
+    what = {"cases": cases, "seed": seed, "failures": [NOTE] if wrong else []}
+    return campaign().model_copy(update=NUMBERS | on | what | other)
+
+
+def on_h100(*campaigns: CampaignRecord, day: int = 1, **more: Any) -> Report:
+    wrong = any(each.failures for each in campaigns)
+    status = "disproven" if wrong else "verified"
+    shown = cell("sm_90a", "h100", "silicon", status, "as it was recorded")
+    return report(shown, campaigns=[*campaigns], day=day, **more)
+
+
+def entry(*reports: Report, name: str = "sm_90a/h100/silicon", matrix: Matrix = MATRIX) -> Entry:
+    (found,) = (
+        each
+        for each in ledger(reports, matrix)
+        if f"{each.cell.arch}/{each.cell.device}/{each.cell.job}" == name
+    )
+    return found
+
+
+def said(found: Entry) -> tuple[str, str, int | None, int]:
+    day = found.report.created.day if found.report else None
+    return found.status, found.cell.reason, day, found.reports
+
+
+def test_one_more_case_takes_nothing_from_thousands():
+    found = entry(on_h100(ran(9712), day=1), on_h100(ran(1), day=2))
+    assert said(found) == ("verified", "9,712 cases", 1, 1)
+
+
+def test_distinct_campaigns_of_a_source_add_up_without_their_blind_cases():
+    found = entry(
+        on_h100(ran(60_000, seed=4, blind=4_000), day=1),
+        on_h100(ran(50_000, seed=21), ran(5, landmarks="sizes"), day=2),
+        on_h100(ran(130, landmarks="shapes"), day=3),
+        on_h100(ran(130, landmarks="shapes"), day=4),
+    )
+    assert said(found) == ("verified", "106,135 cases", 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("later", "status"),
+    [
+        (ran(1), "disproven"),
+        (ran(9_999), "disproven"),
+        (ran(60_000, seed=1), "disproven"),
+        (ran(60_000, landmarks="shapes"), "disproven"),
+        (ran(10_000), "verified"),
+    ],
+    ids=["one case", "one too few", "another seed", "landmarks", "the same cases"],
+)
+def test_a_disproof_stands_until_its_campaign_is_run_again_without(later, status):
+    found = entry(on_h100(ran(10_000, wrong=True), day=1), on_h100(later, day=2))
+    assert found.status == status
+    assert found.cell.reason == (
+        "10,000 cases" if status == "verified" else f"1 failures, first: {NOTE.line}"
+    )
+    assert found.report and found.report.created.day == (2 if status == "verified" else 1)
+
+
+def test_another_source_takes_up_nothing_and_keeps_its_own():
+    old = on_h100(ran(10_000, wrong=True), day=1, source="a")
+    assert said(entry(old, on_h100(ran(5), day=2, source="b"))) == ("verified", "5 cases", 2, 1)
+    more = on_h100(ran(7, seed=1), day=1, source="a"), on_h100(ran(8), day=2, source="a")
+    newer = report(day=3, source="b")
+    assert said(entry(*more, newer)) == ("stale", "15 cases", 2, 2)
+    assert said(entry(old, newer)) == ("disproven", f"1 failures, first: {NOTE.line}", 1, 1)
+
+
+def test_a_source_that_is_compiled_otherwise_is_another():
+    def compiled(shown: Report, how: str) -> Report:
+        source = shown.source.model_copy(update={"recipe_sha256": how})
+        return shown.model_copy(update={"source": source})
+
+    old = on_h100(ran(9), day=1)
+    new = compiled(report(day=2), "-use_fast_math")
+    assert entry(old, new).status == "verified"
+    assert entry(compiled(old, "-use_fast_math"), new).status == "verified"
+    assert entry(compiled(old, "-fmad=false"), new).status == "stale"
+
+
+def test_another_order_of_additions_leaves_nothing_verified():
+    other = cell("sm_90a", "h100", "silicon", "unverified", "reordered")
+    reordered = report(other, campaigns=[ran(100, seed=1, reordered=[NOTE])], day=2)
+    found = entry(on_h100(ran(9712), day=1), reordered)
+    assert found.status == "unverified"
+    assert found.cell.reason.startswith("1 of 100 cases reordered: the numbers are right")
+    nothing = report(cell("sm_90a", "h100", "silicon", "unverified", "no GPU"), day=3)
+    assert entry(on_h100(ran(9712), day=1), nothing).status == "verified"
+
+
+def test_a_campaign_counts_for_the_product_that_it_ran_on():
+    h200 = MATRIX.devices["h100"].model_copy(update={"name": "h200"})
+    two = MATRIX.model_copy(update={"devices": {**MATRIX.devices, "h200": h200}})
+    cells = [
+        cell("sm_90a", "h100", "silicon", "disproven"),
+        cell("sm_90a", "h200", "silicon", "verified"),
+    ]
+    of = {
+        "h100": ran(7, wrong=True, gpu="NVIDIA H100 80GB HBM3"),
+        "h200": ran(7, gpu="NVIDIA H200"),
+    }
+    both = report(*cells, campaigns=[*of.values()], gpus=["NVIDIA H100", "NVIDIA H200"])
+    assert entry(both, matrix=two).status == "disproven"
+    assert said(entry(both, name="sm_90a/h200/silicon", matrix=two))[:2] == ("verified", "7 cases")
+
+
+def on_host(*campaigns: CampaignRecord, day: int = 1) -> Report:
+    fuzz = CellRecord(
+        arch="sm_90a", device="host", job="fuzz", status="verified", reason="", evidence="measured"
+    )
+    return report(fuzz, campaigns=[*campaigns], day=day)
+
+
+def test_on_the_host_the_builds_add_up_and_their_model_is_named():
+    fuzzed = MATRIX.jobs["build"].model_copy(update={"name": "fuzz"})
+    matrix = MATRIX.model_copy(update={"jobs": {**MATRIX.jobs, "fuzz": fuzzed}})
+    reports = (
+        on_host(ran(10_000, host=True), ran(300, host=True, variant="asan"), day=1),
+        on_host(ran(200_000, seed=1, host=True), day=2),
+        on_host(ran(1, host=True), day=3),
+    )
+    found = entry(*reports, name="sm_90a/host/fuzz", matrix=matrix)
+    assert said(found) == ("verified", "210,300 cases, measured model", 2, 2)
+    assert found.cell.evidence == "measured"
+
+
+# Cells of anything else -----------------------------------------------------------------------
+
+
+def test_a_build_is_shown_by_the_newest_report_whole():
+    first = report(cell("sm_80", "host", "build", "disproven", "it does not compile"), day=1)
+    second = report(cell("sm_80", "host", "build", reason="library 2"), day=2)
+    name = "sm_80/host/build"
+    assert said(entry(first, second, name=name)) == ("verified", "library 2", 2, 1)
+    assert said(entry(second, first, name=name)) == ("disproven", "it does not compile", 1, 1)
+
+
+def timed(day: int, *good: int, wrong: int | None = None) -> Report:
+    """A report that times shapes of these M, and finds one wrong."""
+    right = test_bench.timed([test_bench.passed()])
+    rows = [right.model_copy(update={"params": {"m": m}}) for m in good]
+    if wrong:
+        void = [test_bench.failed()]
+        rows.append(Row.of({"m": wrong}, test_bench.traffic(), void, None))
+    status, reason = ("disproven", "m=2 is wrong") if wrong else ("verified", f"{len(good)} shapes")
+    bench = cell("sm_90a", "h100", "bench", status, reason)
+    return report(bench, day=day, bench=test_bench.record(*rows))
+
+
+def test_a_shape_that_was_wrong_stands_until_it_is_timed_again():
+    job = MATRIX.jobs["silicon"].model_copy(update={"name": "bench"})
+    matrix = MATRIX.model_copy(update={"jobs": {**MATRIX.jobs, "bench": job}})
+    name, swept = "sm_90a/h100/bench", timed(1, 1, 4, wrong=2)
+    assert said(entry(swept, timed(2, 1, 4), name=name, matrix=matrix))[:2] == (
+        "disproven",
+        "m=2 is wrong",
+    )
+    found = entry(swept, timed(2, 1, 2), timed(3, 2, 8), name=name, matrix=matrix)
+    assert said(found) == ("verified", "4 shapes", 3, 3)
