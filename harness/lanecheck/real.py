@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lanecheck.cases import Case
-from lanecheck.reports.model import RealRecord, campaign_record
+from lanecheck.reports.model import RealRecord
+from lanecheck.reports.results import campaign_record
 from lanecheck.subject import Bits, Params, load
 from lanecheck.trial import Result, Target, judged
 

@@ -30,6 +30,15 @@ from lanecheck.matrix import Arch, Cell, Device, Matrix
 from lanecheck.real import judge_real
 from lanecheck.reports import model as m
 from lanecheck.reports.cells import cell, fuzz_cell, silicon_cell, unless_excluded, unmodelled
+from lanecheck.reports.results import (
+    build_record,
+    campaign_record,
+    control_record,
+    environment,
+    fault_record,
+    now,
+    summation_record,
+)
 from lanecheck.reports.source import source_record
 from lanecheck.subject import Subject, load, recipe_of
 from lanecheck.summation import recovery
@@ -138,10 +147,10 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
         *_bench_cells(plan, archs, gpus),
     ]
     return m.Report(
-        created=m.now(),
+        created=now(),
         subject=subject.name,
         source=source,
-        environment=m.environment(
+        environment=environment(
             f"{toolchain.nvcc_version} ({toolchain.source})",
             toolchain.cxx_version,
             [each.name for alike in here.values() for each in alike if "cuda" in plan.devices],
@@ -150,13 +159,13 @@ def verify(plan: Plan, toolchain: Toolchain, executor: Executor, listener: Liste
             unless_excluded(each, plan.matrix) for each in cells if each.job in plan.matrix.jobs
         ],
         builds=[
-            _build_record(library, inspections[name])
+            build_record(library, inspections[name])
             for name, library in built.items()
             if isinstance(library, Built)
         ],
         campaigns=[*campaigns, *silicon],
-        faults=[m.fault_record(score) for score in scores if not score.fault.control],
-        controls=[m.control_record(score) for score in scores if score.fault.control],
+        faults=[fault_record(score) for score in scores if not score.fault.control],
+        controls=[control_record(score) for score in scores if score.fault.control],
         summations=summations,
         treeless=treeless,
         real=real,
@@ -260,7 +269,7 @@ def campaign(
         listener.advance(done, f"{total.cases / total.seconds:,.0f} cases/s")
 
     result = fuzz(target, budget, seed, executor, progress, batch)
-    record = m.campaign_record(result, target, seed)
+    record = campaign_record(result, target, seed)
     listener.end(record.summary, record.good)
     return record
 
@@ -282,7 +291,7 @@ def _sum(plan: Plan, library: Path, listener: Listener) -> tuple[list[m.Summatio
         f"{len(found)} trees recovered, " + (f"{other} not" if other else "each") + " as declared"
     )
     listener.end(text, good=None if other else True)
-    return [m.summation_record(each) for each in found], ""
+    return [summation_record(each) for each in found], ""
 
 
 def _break(
@@ -399,23 +408,3 @@ def _why_not(
     if device.name not in here:
         return f"no {device.name} on this machine"
     return None
-
-
-# Records --------------------------------------------------------------------------------------
-
-
-def _build_record(built: Built, inspection: Inspection) -> m.BuildRecord:
-    functions = inspection.functions
-    return m.BuildRecord(
-        arch=inspection.arch,
-        key=built.key,
-        seconds=built.seconds,
-        cached=built.cached,
-        kernels=len(functions),
-        registers=max((f.registers for f in functions), default=0),
-        spills=sum(f.spilled for f in functions),
-        static_shared=max((f.shared for f in functions), default=0),
-        codes=[*inspection.machine_codes, *inspection.ptx_codes],
-        sass_sha256=inspection.sass_sha256,
-        problems=list(inspection.problems),
-    )

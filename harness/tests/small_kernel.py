@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lanecheck import matrix
+from lanecheck import matrix_file
 from lanecheck.errors import CannotRun
 from lanecheck.toolchain import Toolchain, cache_root
 
-ARCHS = matrix.load(Path(__file__).parents[2] / "matrix.yaml").archs
+ARCHS = matrix_file.load(Path(__file__).parents[2] / "matrix.yaml").archs
 MMA = r"^HMMA\.16816\.F32\.BF16"
 LOAD = r"^LDG\.E.*\.128"
 

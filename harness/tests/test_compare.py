@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from test_measured import ENVIRONMENT, identical, measured
 from test_reports import report
 
-from lanecheck import gpu, matrix
+from lanecheck import gpu, matrix_file
 from lanecheck.bench.model import Environment, Reading, Telemetry
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired import fresh, machine_code
@@ -739,7 +739,7 @@ def gpus(monkeypatch) -> list[gpu.Gpu]:
 
 
 def test_the_gpu_is_the_one_that_is_chosen_of_those_that_load_the_arch(gpus):
-    loaded = matrix.load(REPOSITORY / "matrix.yaml")
+    loaded = matrix_file.load(REPOSITORY / "matrix.yaml")
     for index, of in ((0, gpus[0]), (1, gpus[2])):
         place, environment = comparing._place(loaded, "cuda", "sm_90a", index)
         assert environment["CUDA_VISIBLE_DEVICES"] == of.uuid

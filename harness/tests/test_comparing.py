@@ -23,7 +23,7 @@ from test_compare import (
 )
 from test_measured import identical
 
-from lanecheck import cli, gpu, matrix
+from lanecheck import cli, gpu, matrix_file
 from lanecheck.bench.model import Absent, Reading, Telemetry
 from lanecheck.bench.paired import fresh
 from lanecheck.bench.paired.arms import checked_out
@@ -48,7 +48,7 @@ __all__ = ["checkout"]  # a fixture
 )
 def test_on_another_gpu_the_arch_made_for_it_is_named(cc, said, monkeypatch):
     monkeypatch.setattr(gpu, "detect", lambda: [gpu.Gpu("NVIDIA X", cc, f"GPU-{i}") for i in "ab"])
-    loaded = matrix.load(REPOSITORY / "matrix.yaml")
+    loaded = matrix_file.load(REPOSITORY / "matrix.yaml")
     whole = rf"^no GPU on this machine loads sm_90a; use --device host{re.escape(said)}$"
     with pytest.raises(CannotRun, match=whole):
         comparing._place(loaded, "cuda", "sm_90a", 0)
@@ -81,7 +81,7 @@ def test_a_reservation_that_ends_in_an_error_leaves_no_name_behind(tmp_path, mon
 
 
 def test_without_arch_it_is_that_of_the_gpus_here(monkeypatch):
-    loaded = matrix.load(REPOSITORY / "matrix.yaml")
+    loaded = matrix_file.load(REPOSITORY / "matrix.yaml")
     for ccs, arch in (("8.9", "sm_89"), ("10.3", "sm_100f"), ("9.0 8.0", "sm_90a")):
         found = [gpu.Gpu("NVIDIA X", cc, f"GPU-{cc}") for cc in ccs.split()]
         monkeypatch.setattr(gpu, "detect", lambda found=found: found)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import test_bench
+from test_bench_doubts import facts
 from test_reports import MATRIX, campaign, cell, report
 
 from lanecheck.bench.model import Row
@@ -205,9 +206,20 @@ def test_a_build_is_shown_by_the_newest_report_whole():
     assert said(entry(second, first, name=name)) == ("disproven", "it does not compile", 1, 1)
 
 
-def timed(day: int, *good: int, wrong: int | None = None) -> Report:
+BENCH = MATRIX.model_copy(
+    update={
+        "jobs": {
+            **MATRIX.jobs,
+            "bench": MATRIX.jobs["silicon"].model_copy(update={"name": "bench"}),
+        }
+    }
+)
+BENCHED = "sm_90a/h100/bench"
+
+
+def timed(day: int, *good: int, wrong: int | None = None, doubted: bool = True) -> Report:
     """A report that times shapes of these M, and finds one wrong."""
-    right = test_bench.timed([test_bench.passed()])
+    right = test_bench.timed([test_bench.passed()], facts=facts() if doubted else None)
     rows = [right.model_copy(update={"params": {"m": m}}) for m in good]
     if wrong:
         void = [test_bench.failed()]
@@ -218,12 +230,17 @@ def timed(day: int, *good: int, wrong: int | None = None) -> Report:
 
 
 def test_a_shape_that_was_wrong_stands_until_it_is_timed_again():
-    job = MATRIX.jobs["silicon"].model_copy(update={"name": "bench"})
-    matrix = MATRIX.model_copy(update={"jobs": {**MATRIX.jobs, "bench": job}})
-    name, swept = "sm_90a/h100/bench", timed(1, 1, 4, wrong=2)
-    assert said(entry(swept, timed(2, 1, 4), name=name, matrix=matrix))[:2] == (
+    swept = timed(1, 1, 4, wrong=2)
+    assert said(entry(swept, timed(2, 1, 4), name=BENCHED, matrix=BENCH))[:2] == (
         "disproven",
         "m=2 is wrong",
     )
-    found = entry(swept, timed(2, 1, 2), timed(3, 2, 8), name=name, matrix=matrix)
+    found = entry(swept, timed(2, 1, 2), timed(3, 2, 8), name=BENCHED, matrix=BENCH)
     assert said(found) == ("verified", "4 shapes", 3, 3)
+
+
+def test_a_cell_rests_on_no_time_that_nobody_doubted():
+    old = timed(1, 1, 8, doubted=False)
+    assert entry(old, name=BENCHED, matrix=BENCH).status == "stale"
+    found = entry(old, timed(2, 1), name=BENCHED, matrix=BENCH)
+    assert said(found) == ("verified", "1 shapes", 2, 1)

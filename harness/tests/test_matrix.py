@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lanecheck import matrix
+from lanecheck import matrix_file
 from lanecheck.errors import BadInput
-from lanecheck.matrix import Cell, duration, loads
+from lanecheck.matrix import Cell, Matrix, duration, loads
 
 REPOSITORY = Path(__file__).parents[2]
 TODAY = date(2026, 11, 30)
@@ -50,8 +50,8 @@ tiers:
 """
 
 
-def parse(text: str = SMALL) -> matrix.Matrix:
-    return matrix.parse(text, today=TODAY)
+def parse(text: str = SMALL) -> Matrix:
+    return matrix_file.parse(text, today=TODAY)
 
 
 def edited(old: str, new: str) -> str:
@@ -361,13 +361,13 @@ def test_no_durations(text):
 
 
 def test_the_repository_s_jobs_are_all_that_there_are():
-    assert {*matrix.load(REPOSITORY / "matrix.yaml", TODAY).jobs} == {*matrix.JOBS}
+    assert {*matrix_file.load(REPOSITORY / "matrix.yaml", TODAY).jobs} == {*matrix_file.JOBS}
 
 
 def test_the_repository_has_a_matrix_that_covers_what_it_ships():
-    found = matrix.find(REPOSITORY / "harness" / "tests")
+    found = matrix_file.find(REPOSITORY / "harness" / "tests")
     assert found == REPOSITORY / "matrix.yaml"
-    shipped = matrix.load(found, TODAY)
+    shipped = matrix_file.load(found, TODAY)
     for tier in ("pull_request", "nightly", "release"):
         cells = shipped.cells(tier)
         for job in ("build", "inspect", "fuzz"):
@@ -381,12 +381,12 @@ def test_the_repository_has_a_matrix_that_covers_what_it_ships():
 
 def test_no_matrix_to_be_found(tmp_path):
     with pytest.raises(BadInput, match="no matrix.yaml in .* or above: run inside the repository"):
-        matrix.find(tmp_path)
+        matrix_file.find(tmp_path)
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(BadInput, match="cannot be read"):
-        matrix.load(tmp_path / "none.yaml")
+        matrix_file.load(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(BadInput, match="not UTF-8"):
-        matrix.load(tmp_path / "bytes.yaml")
+        matrix_file.load(tmp_path / "bytes.yaml")

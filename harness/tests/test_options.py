@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from lanecheck import cli, gpu, matrix
+from lanecheck import cli, gpu, matrix_file
 from lanecheck.cli import options
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.gpu import Gpu
@@ -32,7 +32,7 @@ pytestmark = KERNEL
 
 @pytest.fixture
 def loaded() -> Matrix:
-    return matrix.load(REPOSITORY / "matrix.yaml")
+    return matrix_file.load(REPOSITORY / "matrix.yaml")
 
 
 @pytest.fixture

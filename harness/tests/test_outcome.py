@@ -8,7 +8,7 @@ import pytest
 from test_ledger import NUMBERS
 from test_reports import campaign, cell, report
 
-from lanecheck import gpu, matrix, verify
+from lanecheck import gpu, matrix_file, verify
 from lanecheck.build import Built
 from lanecheck.cli import checks
 from lanecheck.reports.cells import fuzz_cell
@@ -35,7 +35,7 @@ tiers:
   nightly: {rows: [{jobs: all, archs: all, devices: all}]}
   release: {rows: [{jobs: all, archs: all, devices: all}]}
 """
-MATRIX = matrix.parse(TEXT)
+MATRIX = matrix_file.parse(TEXT)
 PLAN = verify.Plan(MATRIX, "small:SUBJECT", Path())
 
 

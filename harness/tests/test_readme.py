@@ -16,10 +16,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from lanecheck import matrix as matrices
-from lanecheck import native, verify
+from lanecheck import matrix_file, native, verify
 from lanecheck.cli import app
 from lanecheck.faults import catalogue
+from lanecheck.matrix import Arch, Matrix
 from lanecheck.reports.model import CellRecord, Report, Status
 from lanecheck.simt import VARIANTS
 from lanecheck.subject import load
@@ -66,20 +66,20 @@ def test_a_block_is_exactly_what_its_command_prints(command: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def matrix() -> matrices.Matrix:
-    return matrices.load(ROOT / "matrix.yaml")
+def matrix() -> Matrix:
+    return matrix_file.load(ROOT / "matrix.yaml")
 
 
 @pytest.fixture(scope="module")
-def cells(matrix: matrices.Matrix) -> list[CellRecord]:
+def cells(matrix: Matrix) -> list[CellRecord]:
     """Those of a run without a GPU in which nothing fails."""
 
-    def cell(arch: matrices.Arch, device: str, job: str, evidence: Any = None) -> CellRecord:
+    def cell(arch: Arch, device: str, job: str, evidence: Any = None) -> CellRecord:
         status, reason = (Status.VERIFIED, "") if device == "host" else (Status.UNVERIFIED, NO_GPU)
         record = CellRecord(arch=arch.name, device=device, job=job, status=status, reason=reason)
         return record.model_copy(update={"evidence": evidence})
 
-    def weakest(arch: matrices.Arch) -> str:
+    def weakest(arch: Arch) -> str:
         """How the models of the arch's tensor cores are known."""
         return max(model_for(cc).evidence[cc] for cc in arch.loads_on)  # published after measured
 
@@ -98,7 +98,7 @@ def cells(matrix: matrices.Matrix) -> list[CellRecord]:
 
 
 def test_the_table_of_verify_is_that_of_this_matrix(
-    matrix: matrices.Matrix, cells: list[CellRecord]
+    matrix: Matrix, cells: list[CellRecord]
 ) -> None:
     report = cast(Report, SimpleNamespace(cells=cells))
     console = Console(width=1000, color_system=None, force_terminal=False)
@@ -117,7 +117,7 @@ def test_the_last_line_of_verify_counts_the_cells_of_this_matrix(cells: list[Cel
     )
 
 
-def test_the_steps_of_verify_are_those_of_this_checkout(matrix: matrices.Matrix) -> None:
+def test_the_steps_of_verify_are_those_of_this_checkout(matrix: Matrix) -> None:
     folder = load(matrix.subject).faults
     assert folder is not None
     entries = catalogue.load(folder)

@@ -9,7 +9,7 @@ import pytest
 from test_ledger import ran
 from test_reports import recipe
 
-from lanecheck import gpu, matrix
+from lanecheck import gpu, matrix_file
 from lanecheck.cli import recording
 from lanecheck.gpu import Gpu
 from lanecheck.reports import model, store
@@ -63,7 +63,7 @@ def recorded(
 ) -> tuple[str, Report]:
     """The folder of what is filed on a machine with these GPUs, and the report."""
     monkeypatch.setattr(gpu, "detect", lambda: here)
-    recording.save_campaigns([of], matrix.load(file), file, None, gpus)
+    recording.save_campaigns([of], matrix_file.load(file), file, None, gpus)
     (stored,) = store.recorded(file.parent)
     return stored.parents[1].name, model.read(stored)
 

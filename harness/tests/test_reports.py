@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lanecheck import matrix
+from lanecheck import matrix_file
 from lanecheck.errors import BadInput
 from lanecheck.reports import model, store
 from lanecheck.reports.model import (
@@ -28,11 +28,12 @@ from lanecheck.reports.model import (
     Status,
     Step,
 )
+from lanecheck.reports.results import environment
 from lanecheck.reports.source import SourceRecord, source_record
 
 RECORDED = Path(__file__).parents[2] / store.RECORDED
 
-MATRIX = matrix.parse("""\
+MATRIX = matrix_file.parse("""\
 schema: 1
 subject: small:SUBJECT
 archs:
@@ -65,7 +66,7 @@ def report(*cells: CellRecord, day: int = 1, source: str = "a", **parts: Any) ->
         created=datetime(2026, 11, day, 12, 30, tzinfo=timezone.utc),
         subject="small",
         source=SourceRecord(git_sha="0123456789abcdef", dirty=False, sha256=source * 64),
-        environment=model.environment("13.0.88", "g++", parts.pop("gpus", [])),
+        environment=environment("13.0.88", "g++", parts.pop("gpus", [])),
         cells=list(cells),
         **parts,
     )

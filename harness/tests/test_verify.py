@@ -14,9 +14,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lanecheck import gpu, matrix, sanitizer
+from lanecheck import gpu, matrix_file, sanitizer
 from lanecheck.errors import CannotRun
-from lanecheck.matrix import ALL
+from lanecheck.matrix import ALL, Row
 from lanecheck.reports import model
 from lanecheck.reports.model import Report, Status
 from lanecheck.toolchain import Toolchain
@@ -145,7 +145,7 @@ def test_its_report_is_valid_by_the_schema(healthy):
 
 
 def test_every_host_cell_is_verified(shown):
-    archs = matrix.load(REPOSITORY / "matrix.yaml").archs
+    archs = matrix_file.load(REPOSITORY / "matrix.yaml").archs
     cells = {(cell.arch, cell.job): cell.status for cell in shown.cells if cell.device == "host"}
     assert cells == {(arch, job): Status.VERIFIED for arch in archs for job in HOST_JOBS}
 
@@ -160,8 +160,8 @@ def test_what_needs_a_gpu_is_unverified_with_a_reason(shown):
 
 
 def test_every_cell_of_the_matrix_is_in_the_report(shown):
-    loaded = matrix.load(REPOSITORY / "matrix.yaml")
-    everything = loaded.row_cells(matrix.Row(jobs=(ALL,), archs=(ALL,), devices=(ALL,)))
+    loaded = matrix_file.load(REPOSITORY / "matrix.yaml")
+    everything = loaded.row_cells(Row(jobs=(ALL,), archs=(ALL,), devices=(ALL,)))
     assert sorted(map(str, everything)) == sorted(
         f"{cell.arch}/{cell.device}/{cell.job}" for cell in shown.cells
     )
@@ -412,5 +412,5 @@ def test_an_arch_that_the_toolkit_does_not_know(compilers, tmp_path):
     ],
 )
 def test_a_product_is_the_device_of_its_whole_name(product, cc, devices):
-    shipped = matrix.load(REPOSITORY / "matrix.yaml")
+    shipped = matrix_file.load(REPOSITORY / "matrix.yaml")
     assert list(gpu.matched([gpu.Gpu(product, cc, "GPU-0")], shipped)) == devices

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -19,46 +17,13 @@ from lanecheck.real import Call, Missing, RealRun
 from lanecheck.subject import Bits, Buffer, Draw, Params, Product, Subject, Tensor
 from lanecheck.tensorcore import TensorCore
 from lanecheck.trace import Walk
+from packed_gemv import abi, benchmarks, recipe, tracing
 from packed_gemv import landmarks as named
-from packed_gemv import recipe
-from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips, table
-from packed_gemv.emulator import (
-    Problem,
-    WarpWalk,
-    bf16_bits,
-    bf16_to_float64,
-    emulate,
-    fp32_bits,
-    fused,
-    stages,
-    stored,
-    warp_walk,
-)
-from packed_gemv.fragments import (
-    A_ROW,
-    A_SLOT,
-    B_COLUMN,
-    B_SLOT,
-    D_COLUMN,
-    D_ROW,
-    K_BLOCK,
-    LANES,
-    ROWS,
-    TOKENS,
-    real_k,
-)
+from packed_gemv.config import MAX_TOKENS, Config, max_warps, select, supported_trips
+from packed_gemv.emulator import Problem, bf16_to_float64, emulate, fused, stored, warp_walk
+from packed_gemv.fragments import K_BLOCK, LANES, ROWS, TOKENS, real_k
 from packed_gemv.landmarks import Launch
 from packed_gemv.layout import PackedWeight, blocks
-
-# (N, K): q, k and v, o, gate and up, down, vocabulary of Llama-3.1-8B; gate and up, down of the 70B; the
-# pooler of a 4096-wide encoder.
-_BENCH_SHAPES = (
-    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)),
-    *((57344, 8192), (8192, 28672), (4096, 8192)),
-)
-# By tokens, the seconds that a peer may tune: 10 admit torch.compile, which costs as much as all of the
-# others; at 0 these race alone.
-_SWEPT_TOKENS = {1: 10.0, 2: 0.0, 4: 0.0, 8: 10.0, 16: 0.0, 32: 0.0, 64: 10.0}
 
 # What each number of a case may be; Config knows of nw, u and s. The kernel indexes rows and columns in 32
 # bits, so launch.cu takes 2^30 of them. Rows may lie further apart than that: what bounds a pad is memory,
@@ -71,20 +36,6 @@ _DOMAIN = {
 }
 # Of a case's tensors: half of the addresses that host execution reserves, four times what a landmark spans.
 _MOST_BYTES = 2**35
-
-
-class Args(ctypes.Structure):
-    """``PackedGemvArgs`` of csrc/launch.h."""
-
-    _fields_ = [
-        ("x", ctypes.c_void_p),
-        ("w", ctypes.c_void_p * 2),
-        ("bias", ctypes.c_void_p * 2),
-        ("y", ctypes.c_void_p * 2),
-        ("workspace", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("m", "n", "k", "ldx", "ldy")),
-        *((name, ctypes.c_int32) for name in ("nw", "u", "s", "fused", "out_fp32")),
-    ]
 
 
 class BitExact:
@@ -186,20 +137,8 @@ class PackedGemv(Subject):
     def launch(
         self, library: Any, params: Params, buffers: Mapping[str, Buffer], stream: int
     ) -> str | None:
-        def address(name: str) -> int | None:
-            return buffers[name].address if name in buffers else None
-
-        args = Args(x=address("x"), workspace=address("workspace"))
-        for i in range(2):
-            args.w[i] = address(f"packed{i}")
-            args.bias[i] = address(f"bias{i}")
-            args.y[i] = address(f"y{i}")
-        for name in ("m", "n", "k", "nw", "u", "s", "fused"):
-            setattr(args, name, params[name])
-        args.ldx = int(params["k"]) + int(params["xpad"])
-        args.ldy = int(params["n"]) + int(params["ypad"])
-        args.out_fp32 = params["out"] == "fp32"
-        code = library.packed_gemv_launch(ctypes.byref(args), ctypes.c_void_p(stream))
+        addresses = {name: buffer.address for name, buffer in buffers.items()}
+        code = abi.launch(library, _scalars(params), addresses, stream)
         return f"packed_gemv_launch returned CUDA error {code}" if code else None
 
     def reference(
@@ -289,13 +228,7 @@ class PackedGemv(Subject):
 
     def locate(self, params: Params, output: str, index: tuple[int, ...]) -> str:
         """Which lanes compute an output element."""
-        (token, row), config = index, self._config(params)
-        row_block, nb, lane, register = _accumulator(token, row)
-        ctas = f"CTAs ({row_block}, 0…{config.s - 1})" if config.s > 1 else f"CTA ({row_block}, 0)"
-        return (
-            f"{output}[{token}, {row}] is accumulator {register} of lane {lane} (g {lane >> 2}, "
-            f"t {lane & 3}), token block {nb}, {ctas}"
-        )
+        return tracing.locate(self._config(params), output, index)
 
     def walks(
         self,
@@ -306,12 +239,13 @@ class PackedGemv(Subject):
         index: tuple[int, ...],
     ) -> Iterator[Walk]:
         """What the registers of every warp that adds to an output element should hold."""
-        problem, config, row_block = self._problem(params, inputs), self._config(params), index[1]
-        row_block //= ROWS
+        problem, config = self._problem(params, inputs), self._config(params)
+        row_block = index[1] // ROWS
         for part in range(config.s * config.nw):
             s, warp = divmod(part, config.nw)
             walk = warp_walk(problem, config, BitExact(core), row_block, part)
-            yield _walk(walk, (row_block, s), warp, params)
+            held = tracing.WarpRegisters(problem, walk, row_block)
+            yield Walk((row_block, s), warp, held.titles, held.words, held.where)
 
     def explain(
         self,
@@ -323,60 +257,12 @@ class PackedGemv(Subject):
         left: Mapping[str, Bits],
     ) -> Iterator[str]:
         """The sums on the way from the accumulators to an output element, and which of them it holds."""
-        config, at, fused = self._config(params), index, bool(params["fused"])
-        bits: Callable[..., Bits] = fp32_bits if params["out"] == "fp32" else bf16_bits
-        way = stages(self._problem(params, inputs), config, BitExact(core))
-
-        def said(text: str, sums: list[npt.NDArray[Any]]) -> str:
-            own = sums if fused else [sums[int(output[1:])]]
-            held = any(bits(total)[at] == left[output][at] for total in own)
-            values = " and ".join(f"{total[at]:.9g}" for total in sums)
-            return f"{text} {values}" + (f": {output} holds that" if held else "")
-
-        for part, run in enumerate(config.slices(int(params["k"]))):
-            s, warp = divmod(part, config.nw)
-            span = f"K blocks {run.start}…{run.stop - 1}" if run else "no K block"
-            sums = [total[part] for total in way.warps]
-            yield said(f"slice {s}, warp {warp}, {span}: should sum to", sums)
-        partials = _partials(params, config, left, at) if config.s > 1 else None
-        for s in range(config.s if config.s * config.nw > 1 else 0):
-            sums = [total[s] for total in way.slices]
-            text = said(f"slice {s}: its warps should add up to", sums)
-            if partials is not None:
-                stored = partials[s]
-                if any(fp32_bits(v[at]) != fp32_bits(held) for v, held in zip(sums, stored)):
-                    text += f"; the workspace holds {' and '.join(f'{v:.9g}' for v in stored)}"
-            yield text
-        if config.s > 1:
-            yield said("the slices should add up to", way.totals)
-        if params["bias"]:
-            yield said("with the bias", way.biased)
-        if fused:
-            yield said("silu of the first times the second:", way.outputs)
+        problem, config = self._problem(params, inputs), self._config(params)
+        return tracing.explain(problem, config, BitExact(core), output, index, left)
 
     def reproduction(self, params: Params) -> str:
         """C++ that launches through the kernel's C ABI; see :mod:`lanecheck.reproduce`."""
-        sizes = {name: params[name] for name in ("m", "n", "k", "nw", "u", "s", "fused")}
-        sizes |= {
-            "ldx": int(params["k"]) + int(params["xpad"]),
-            "ldy": int(params["n"]) + int(params["ypad"]),
-            "out_fp32": int(params["out"] == "fp32"),
-        }
-        lines = [f"  args.{name} = {value};\n" for name, value in sizes.items()]
-        return f"""#include <launch.h>
-
-int launch() {{
-  PackedGemvArgs args = {{}};
-  args.x = buffer("x");
-  args.workspace = buffer("workspace");
-  for (int i = 0; i < 2; i++) {{
-    args.w[i] = buffer(i ? "packed1" : "packed0");
-    args.bias[i] = buffer(i ? "bias1" : "bias0");
-    args.y[i] = buffer(i ? "y1" : "y0");
-  }}
-{"".join(lines)}  return packed_gemv_launch(&args, nullptr);
-}}
-"""
+        return abi.as_cpp(_scalars(params))
 
     def landmarks(self, device: str) -> dict[str, Iterator[Params]]:
         """By group; the host's are those that it runs in minutes, in a few gigabytes."""
@@ -385,27 +271,19 @@ int launch() {{
             groups["shapes"] = named.shapes()
             groups["matrices"] = named.matrices()
             groups["sizes"] = named.sizes()
-        return {name: map(self._landmark, launches) for name, launches in groups.items()}
+        return {name: map(_params, launches) for name, launches in groups.items()}
 
     def bench_params(self) -> list[Params]:
-        return [self._plain(m, n, k, select(m, n, k)) for n, k in _BENCH_SHAPES for m in (1, 8)]
+        return [_params(launch) for launch in benchmarks.usual()]
 
     def sweep_params(self) -> list[tuple[Params, float]]:
         """Every tuned shape for each of some numbers of tokens, and the seconds for which it is worth to wait
         until a peer is tuned."""
-        return [
-            (self._plain(m, n, k, select(m, n, k)), patience)
-            for m, patience in _SWEPT_TOKENS.items()
-            for n, k, _ in table()
-        ]
+        return [(_params(launch), patience) for launch, patience in benchmarks.tuned()]
 
     def gate_params(self, device: str) -> list[Params]:
         """The shapes of gate.yaml, each as :func:`select` configures it."""
-        import yaml  # type: ignore[import-untyped]
-
-        rows = yaml.safe_load((Path(__file__).parent / "gate.yaml").read_text())[device]
-        shapes = [(row["m"], row["n"], row["k"]) for row in rows]
-        return [self._plain(m, n, k, select(m, n, k)) for m, n, k in shapes]
+        return [_params(launch) for launch in benchmarks.gated(device)]
 
     def traffic(self, params: Params) -> int:
         m, n, k, mats = *(int(params[axis]) for axis in "mnk"), 1 + int(params["dual"])
@@ -425,8 +303,7 @@ int launch() {{
 
         def gemv(name: str, x: Any, weight: PackedWeight, bias: Any) -> Any:
             m, n, k = len(x), weight.n, weight.k
-            config = select(m, n, k)
-            params = self._plain(m, n, k, config) | {"bias": 1, "out": "fp32"}
+            params = _params(Launch(m, n, k, select(m, n, k), bias=True))
             inputs = {"x": x, "w0": weight.unpacked(), "bias0": bias}
             outputs = call(params, {name: _bits(tensor) for name, tensor in inputs.items()})
             return torch.from_numpy(outputs["y0"].view(np.float32)).to(torch.bfloat16)
@@ -448,22 +325,6 @@ int launch() {{
             out_fp32=params["out"] == "fp32",
         )
 
-    def _landmark(self, launch: Launch) -> Params:
-        plain = self._plain(launch.m, launch.n, launch.k, launch.config)
-        return plain | {
-            "dual": int(launch.config.dual),
-            "bias": int(launch.bias),
-            "out": "fp32" if launch.out_fp32 else "bf16",
-            "xpad": launch.xpad,
-            "ypad": launch.ypad,
-        }
-
-    @staticmethod
-    def _plain(m: int, n: int, k: int, config: Config) -> dict[str, int | str]:
-        sizes = {"m": m, "n": n, "k": k, "nw": config.nw, "u": config.u, "s": config.s}
-        rest = dict.fromkeys(("dual", "fused", "bias", "xpad", "xoff", "ypad"), 0)
-        return {**sizes, **rest, "out": "bf16"}
-
     @staticmethod
     def _config(params: Params) -> Config:
         try:
@@ -476,6 +337,23 @@ int launch() {{
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
+
+
+def _params(launch: Launch) -> Params:
+    config = launch.config
+    sizes = {"m": launch.m, "n": launch.n, "k": launch.k}
+    walk = {"nw": config.nw, "u": config.u, "s": config.s}
+    epilogue = {"dual": int(config.dual), "fused": 0, "bias": int(launch.bias)}
+    layout = {"xpad": launch.xpad, "xoff": 0, "ypad": launch.ypad}
+    out = "fp32" if launch.out_fp32 else "bf16"
+    return {**sizes, **walk, **epilogue, **layout, "out": out}
+
+
+def _scalars(params: Params) -> dict[str, int]:
+    """What :mod:`packed_gemv.abi` takes of a case."""
+    sizes = {name: int(params[name]) for name in ("m", "n", "k", "nw", "u", "s", "fused")}
+    ldx, ldy = sizes["k"] + int(params["xpad"]), sizes["n"] + int(params["ypad"])
+    return {**sizes, "ldx": ldx, "ldy": ldy, "out_fp32": int(params["out"] == "fp32")}
 
 
 def _require_domain(params: Params) -> None:
@@ -506,63 +384,6 @@ def _require_room(tensors: list[Tensor]) -> None:
             f"the tensors span {total:,} bytes, most of them {max(spans, key=spans.__getitem__)}; at most "
             f"{_MOST_BYTES:,} are possible: make n, k, s or a pad smaller"
         )
-
-
-def _accumulator(token: int, row: int) -> tuple[int, int, int, int]:
-    """Row block, token block, lane and register of an output element."""
-    (row_block, tile_row), (nb, column) = divmod(row, ROWS), divmod(token, TOKENS)
-    ((lane, register),) = np.argwhere((tile_row == D_ROW) & (column == D_COLUMN)).tolist()
-    return row_block, nb, lane, register
-
-
-def _walk(walk: WarpWalk, cta: tuple[int, int], warp: int, params: Params) -> Walk:
-    """A walk of the emulator in registers of 32 bits: two values of A or B, of which the first one's place is
-    the register's. On rows and tokens beyond the last nothing depends."""
-    m, n, k = (int(params[axis]) for axis in "mnk")
-    k_block, nb, mat, step = walk.place.T
-    slot_k = np.stack([real_k(0), real_k(1)])[step] + K_BLOCK * k_block[:, None]  # [L, 16]
-    rows, b_tokens = ROWS * cta[0] + A_ROW[:, ::2], TOKENS * nb[:, None, None] + B_COLUMN[:, ::2]
-    a_k, b_k = slot_k[:, A_SLOT[:, ::2]], slot_k[:, B_SLOT[:, ::2]]
-    d_rows, d_tokens = ROWS * cta[0] + D_ROW, TOKENS * nb[:, None, None] + D_COLUMN
-
-    def where(operand: str, i: int, lane: int, register: int) -> str:
-        at, source = (lane, register), f"w{mat[i]}"
-        if operand in "CD":
-            return f"Σ {source}[{d_rows[at]}] · x[{d_tokens[i][at]}]"
-        row, first = rows[at], a_k[i][at]
-        if operand == "B":
-            source, row, first = "x", min(b_tokens[i][at], m - 1), b_k[i][at]
-        return f"{source}[{row}, {first}…{first + 1}]" + (" beyond K" if first >= k else "")
-
-    def masked(registers: npt.NDArray[Any], unused: npt.NDArray[Any]) -> Any:
-        words = np.ascontiguousarray(registers).view(np.uint32)
-        return np.ma.array(words, mask=np.broadcast_to(unused, words.shape))
-
-    unused = (d_rows >= n) | (d_tokens >= m)
-    return Walk(
-        cta=cta,
-        warp=warp,
-        titles=[f"K block {b}, token block {c}, w{i}, step {s}" for b, c, i, s in walk.place],
-        registers={
-            "A": masked(walk.a, rows >= n),
-            "B": masked(walk.b, b_tokens >= m),
-            "C": masked(walk.c, unused),
-            "D": masked(walk.d, unused),
-        },
-        where=where,
-    )
-
-
-def _partials(
-    params: Params, config: Config, left: Mapping[str, Bits], at: tuple[int, ...]
-) -> npt.NDArray[np.float32] | None:
-    """``[S, MATS]``: what the workspace holds of an output element, in launch.cu's layout."""
-    if "workspace" not in left:
-        return None
-    row_block, nb, lane, register = _accumulator(*at)
-    shape = (blocks(int(params["n"]), ROWS), config.s, config.mats, config.nb, 4, LANES)
-    floats = left["workspace"][: 4 * math.prod(shape)].view(np.float32).reshape(shape)
-    return floats[row_block, :, :, nb, register, lane]
 
 
 def _bits(tensor: Any) -> Bits:

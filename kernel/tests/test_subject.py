@@ -22,7 +22,8 @@ from lanecheck.oracles import integers  # noqa: E402
 from lanecheck.toolchain import Toolchain  # noqa: E402
 from lanecheck.trial import Target, draw_inputs, observe  # noqa: E402
 from packed_gemv import config  # noqa: E402
-from packed_gemv.subject import SUBJECT, Args  # noqa: E402
+from packed_gemv.abi import Args  # noqa: E402
+from packed_gemv.subject import SUBJECT  # noqa: E402
 
 REFERENCE = "packed_gemv.subject:SUBJECT"
 INVALID = 1  # cudaErrorInvalidValue

@@ -33,7 +33,7 @@ from lanecheck.faults import catalogue, scoreboard
 from lanecheck.faults.differences import Comparison
 from lanecheck.faults.differences import compare as compare_sides
 from lanecheck.faults.scoreboard import Score
-from lanecheck.reports.model import comparison_record, control_record, fault_record
+from lanecheck.reports.results import comparison_record, control_record, fault_record
 from lanecheck.subject import faults_of, load, recipe_of
 from lanecheck.terminal import Progressing
 from lanecheck.trial import Target

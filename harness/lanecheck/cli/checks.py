@@ -48,12 +48,8 @@ from lanecheck.executor import LocalExecutor
 from lanecheck.faults import catalogue
 from lanecheck.matrix import ALL, Matrix, Row
 from lanecheck.reports import model, store
-from lanecheck.reports.model import (
-    CampaignRecord,
-    Report,
-    Status,
-    campaign_record,
-)
+from lanecheck.reports.model import CampaignRecord, Report, Status
+from lanecheck.reports.results import campaign_record
 from lanecheck.subject import faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, reasons, verdict_table
 from lanecheck.trial import Trial

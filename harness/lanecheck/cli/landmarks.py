@@ -29,7 +29,8 @@ from lanecheck.cli.options import (
 from lanecheck.errors import BadInput
 from lanecheck.executor import LocalExecutor
 from lanecheck.reports import model
-from lanecheck.reports.model import CampaignRecord, campaign_record
+from lanecheck.reports.model import CampaignRecord
+from lanecheck.reports.results import campaign_record
 from lanecheck.subject import load
 from lanecheck.terminal import Progressing
 

@@ -14,14 +14,13 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
-from lanecheck import gpu, oracles
-from lanecheck import matrix as matrices
+from lanecheck import gpu, matrix_file, oracles
 from lanecheck.build import NO_OVERLAY, BuildFailed, Built, build_all, build_device, build_host
 from lanecheck.campaign import Budget
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.faults import catalogue
 from lanecheck.gpu import Gpu
-from lanecheck.matrix import Arch, Device, Matrix
+from lanecheck.matrix import Arch, Device, Matrix, duration
 from lanecheck.reports.model import CampaignRecord, FailureRecord
 from lanecheck.subject import Subject, faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, console
@@ -70,7 +69,7 @@ def toolchain() -> Toolchain:
 
 def matrix_path(path: Path | None) -> Path:
     """The matrix.yaml that was named, or the nearest one upwards."""
-    return (path or matrices.find()).resolve()
+    return (path or matrix_file.find()).resolve()
 
 
 def read_matrix(path: Path | None, subject: str | None = None) -> Matrix:
@@ -82,7 +81,7 @@ def read_matrix(path: Path | None, subject: str | None = None) -> Matrix:
             raise
         host = Device(name="host", runner=("here",), pool=1, mma=("8.0", "9.0"))
         return Matrix.model_construct(subject=subject, archs={}, devices={"host": host}, jobs={})
-    return matrices.load(found)
+    return matrix_file.load(found)
 
 
 def read_budget(cases: int, budget: str | None) -> Budget:
@@ -90,7 +89,7 @@ def read_budget(cases: int, budget: str | None) -> Budget:
     if budget is None:
         return Budget(cases)
     try:
-        return Budget(cases, matrices.duration(budget))
+        return Budget(cases, duration(budget))
     except ValueError as error:
         raise BadInput(f"--budget: {error}") from error
 

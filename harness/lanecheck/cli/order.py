@@ -22,6 +22,7 @@ from lanecheck.cli.options import (
     read_target,
 )
 from lanecheck.reports import model
+from lanecheck.reports.results import summation_record
 from lanecheck.subject import load
 from lanecheck.summation.fprev import NoTree
 from lanecheck.summation.notation import LEGEND, description, notation
@@ -68,7 +69,7 @@ def tree(
         _show(each)
     out.print(f"\n[dim]{escape(LEGEND)}[/]", soft_wrap=True)
     if json_file:
-        records = [model.summation_record(each).model_dump() for each in found]
+        records = [summation_record(each).model_dump() for each in found]
         model.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n", json_file)
     raise typer.Exit(1 if any(each.as_declared is False for each in found) else 0)
 

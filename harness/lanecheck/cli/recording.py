@@ -10,9 +10,10 @@ from lanecheck import gpu
 from lanecheck.cli.options import matrix_path, out, relative, toolchain
 from lanecheck.gpu import Gpu
 from lanecheck.matrix import Matrix
-from lanecheck.reports import model, store
+from lanecheck.reports import store
 from lanecheck.reports.cells import campaign_cells
 from lanecheck.reports.model import CampaignRecord, CellRecord, Report
+from lanecheck.reports.results import environment, now
 from lanecheck.reports.source import source_record
 from lanecheck.subject import load, recipe_of
 
@@ -38,10 +39,10 @@ def save(
     root = matrix_path(path).parent
     subject, ran, tools = load(reference), _ran(gpus), toolchain()
     report = Report(
-        created=model.now(),
+        created=now(),
         subject=subject.name,
         source=source_record(root, recipe_of(subject)),
-        environment=model.environment(
+        environment=environment(
             tools.nvcc_version if ran else None, tools.cxx_version, [each.name for each in ran]
         ),
         cells=list(cells),

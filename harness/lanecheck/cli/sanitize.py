@@ -31,7 +31,8 @@ from lanecheck.cli.options import (
 from lanecheck.covering import covering
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import LocalExecutor
-from lanecheck.reports.model import CampaignRecord, SanitizerRecord, sanitizer_record
+from lanecheck.reports.model import CampaignRecord, SanitizerRecord
+from lanecheck.reports.results import sanitizer_record
 from lanecheck.subject import load, recipe_of
 from lanecheck.terminal import Progressing
 from lanecheck.verify import campaign

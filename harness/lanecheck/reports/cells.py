@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from lanecheck.matrix import Arch, Cell, Device, Matrix
 from lanecheck.oracles import bits
-from lanecheck.reports.model import CampaignRecord, CellRecord, Evidence, Status
-from lanecheck.tensorcore import model_for
+from lanecheck.reports.model import CampaignRecord, CellRecord, Status
+from lanecheck.tensorcore import Evidence, model_for
 
 
 def cell(arch: Arch, device: str, job: str, status: Status, reason: str) -> CellRecord:

@@ -35,7 +35,7 @@ class Entry:
     """One cell of the ledger and the newest report that it rests on.
 
     Attributes:
-        stale: whether that report judged another source than the newest report did.
+        stale: whether that report judged another source than the newest report did, or knew no doubts.
         reports: how many reports it rests on.
     """
 
@@ -103,7 +103,7 @@ def _entry(
     runs = [run for report, record in said for run in _runs(report, record, matrix)]
     if not runs:
         report, record = said[-1] if said else (None, _unseen(cell))
-        return Entry(record, report, reports=len(said[-1:]))
+        return Entry(record, report, stale=True, reports=len(said[-1:]))
     sources = [run.evidence.report.source for run in runs]
     current = any(not source.differs(newest.source) for source in sources)
     source = newest.source if current else sources[-1]
@@ -114,7 +114,8 @@ def _entry(
 
 
 def _runs(report: Report, cell: CellRecord, matrix: Matrix) -> list[Run[_Shown]]:
-    """What a report shows of a cell: its campaigns, its timed shapes, or else all of it as one."""
+    """What a report shows of a cell: its campaigns, its timed shapes unless nobody doubted their times, or
+    else all of it as one."""
     campaigns = [each for each in report.campaigns if _speaks(each, cell, matrix)]
     if cell.status is Status.UNVERIFIED and not any(each.reordered for each in campaigns):
         return []
@@ -126,8 +127,10 @@ def _runs(report: Report, cell: CellRecord, matrix: Matrix) -> list[Run[_Shown]]
         runs = [
             Run((*sorted(row.params.items()),), 1, not row.disproven, _Shown(report, cell, None))
             for row in report.bench.rows
-            if row.counted or row.disproven
+            if row.disproven or (row.counted and row.counted.facts)
         ]
+        if not runs:
+            return []
     runs = runs or [Run((), 1, True, _Shown(report, cell, None))]
     verified, blamed = cell.status is Status.VERIFIED, not all(run.good for run in runs)
     return [

@@ -99,7 +99,7 @@ class Tokens:
     Attributes:
         covered: rows of the shapes asked for; those void among them have a row too.
         missing: shapes asked for that have none.
-        beyond: rows of shapes that were not asked for. stale: rows of an earlier source.
+        beyond: rows of shapes that were not asked for. stale: earlier rows, as :class:`Shown` says.
         shares: of the ceiling, of the rows that count. bursts: of those whose time is that of a burst.
         peers: how many raced, of how many. behind: rows whose best peer is faster.
         modes: by mode, the median over the rows of its time over the cold chain's.

@@ -113,7 +113,7 @@ def times(standing: Standing, shown: Shown) -> str:
         *(f"{mode.name} {mode.time_us.median:.2f} µs" for mode in timing.modes),
         f"without a rest {timing.sustained:.3f} × the time" if timing.sustained else "",
         config(standing, shown),
-        f"{shown.date}{', earlier source' if shown.stale else ''}"
+        f"{shown.date}{', earlier' if shown.stale else ''}"
         + (f", unit {shown.row.unit[:8]}" if shown.row.unit else ""),
     ]
     return "\n".join(filter(None, said))

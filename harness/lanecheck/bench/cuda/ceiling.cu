@@ -1,4 +1,5 @@
-// The ceilings: the fastest loops over buffers that do nothing but read one, or copy one to another.
+// The ceilings: the fastest loops over buffers that do nothing but read one, or copy one to
+// another.
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -35,9 +36,9 @@ __device__ __forceinline__ bool load_tile(uint4 (&v)[UNROLL], const uint4* data,
   return whole;
 }
 
-// A CTA reads tiles of UNROLL vectors a thread, grid-stride. Each warp's sum depends on every word, so no load can be elided. With `keep` the sums are
-// stored, so that the host can check that every byte was read once; without it, one warp in 2^32
-// stores.
+// A CTA reads tiles of UNROLL vectors a thread, grid-stride. Each warp's sum depends on every word,
+// so no load can be elided. With `keep` the sums are stored, so that the host can check that every
+// byte was read once; without it, one warp in 2^32 stores.
 template <int UNROLL>
 __global__ void read_kernel(const uint4* __restrict__ data, int64_t vectors, bool keep,
                             unsigned* __restrict__ sums) {

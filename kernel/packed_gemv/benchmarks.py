@@ -1,0 +1,46 @@
+"""Launches worth timing: the shapes of language models, those that are tuned, those that gate a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from packed_gemv.config import select, table
+from packed_gemv.landmarks import Launch
+
+# (N, K): q, k and v, o, gate and up, down, vocabulary of Llama-3.1-8B; gate and up, down of the 70B; the
+# pooler of a 4096-wide encoder.
+_SHAPES = (
+    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)),
+    *((57344, 8192), (8192, 28672), (4096, 8192)),
+)
+# By tokens, the seconds that a peer may tune: 10 admit torch.compile, which costs as much as all of the
+# others; at 0 these race alone.
+_SWEPT_TOKENS = {1: 10.0, 2: 0.0, 4: 0.0, 8: 10.0, 16: 0.0, 32: 0.0, 64: 10.0}
+
+
+def usual() -> Iterator[Launch]:
+    """Shapes of models, for a single token and for a whole block of them."""
+    for n, k in _SHAPES:
+        for m in (1, 8):
+            yield _selected(m, n, k)
+
+
+def tuned() -> Iterator[tuple[Launch, float]]:
+    """Every tuned shape for each of some numbers of tokens, and the seconds that a peer may tune."""
+    for m, patience in _SWEPT_TOKENS.items():
+        for n, k, _ in table():
+            yield _selected(m, n, k), patience
+
+
+def gated(device: str) -> Iterator[Launch]:
+    """The shapes of gate.yaml: for ``cuda`` or ``host``."""
+    import yaml  # type: ignore[import-untyped]
+
+    rows = yaml.safe_load((Path(__file__).parent / "gate.yaml").read_text())[device]
+    for row in rows:
+        yield _selected(row["m"], row["n"], row["k"])
+
+
+def _selected(m: int, n: int, k: int) -> Launch:
+    return Launch(m, n, k, select(m, n, k), out_fp32=False)
