@@ -280,7 +280,7 @@ def test_a_sample_warms_up_and_divides_by_the_launches() -> None:
     assert done == ["enqueue", "time"]
 
 
-def test_only_what_fits_in_half_the_l2_is_warm() -> None:
+def test_only_what_fits_in_a_quarter_of_the_l2_is_warm() -> None:
     assert timing.warms(15 << 20, 60 << 20) and not timing.warms((15 << 20) + 1, 60 << 20)
 
 
@@ -465,9 +465,9 @@ def test_many_shapes_are_summed_up_by_the_first_parameter() -> None:
     rows = [timed([passed()])] * 30 + [slow] * 10 + [row_without_timing()]
     Console(file=out, width=140).print(render(record(*rows)))
     text = " ".join(out.getvalue().split())
-    span = "26.7% … 80.0% … 80.0% │ – │ 1 of 2 │ 0.667 … 2.000 … 2.000"
+    span = "26.7% … 80.0% … 80.0% │ 0 │ 1 of 2 │ 0.667 … 2.000 … 2.000"
     assert f"1 │ 40 │ 0 │ {span} │ 10 │" in text
-    assert "8 │ 1 │ 1 │ – │ – │ 0 of 0 │ – │ 0 │" in text
+    assert "8 │ 1 │ 1 │ – │ 0 │ 0 of 0 │ – │ 0 │" in text
     assert "linear │ 40 │ 0.667 … 2.000 … 2.000 │ 40 │" in text
 
 

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from lanecheck import gpu
-from lanecheck.bench import cost, cuda_graph, cuda_rig, log, race, run, worker
+from lanecheck.bench import cost, cuda_graph, cuda_rig, log, race, run, timing, worker
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.doubts import (
     Doubling,
@@ -865,6 +865,48 @@ def facts(**other: Any) -> Facts:
 
 def changed(part: str, **values: Any) -> dict[str, Any]:
     return {part: getattr(facts(), part).model_copy(update=values)}
+
+
+@pytest.fixture(autouse=True)
+def hardly_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded CPU bursts, and then every contender would run for SUSTAINED_US."""
+    monkeypatch.setattr(timing, "SUSTAINED_US", 1000.0)
+
+
+class Tiring:
+    """A chain of two launches that takes 100 µs, and some more with each run."""
+
+    launches = 2
+
+    def __init__(self, more: float) -> None:
+        self.more, self.runs = more, 0
+
+    def enqueue(self) -> None:
+        self.runs += 1
+
+    def time(self) -> float:
+        self.runs += 1
+        return 100.0 + self.more * self.runs
+
+
+def test_without_a_rest_the_last_third_of_the_tries_counts() -> None:
+    chain = Tiring(more=0.0)
+    assert timing.without_rest(chain) == 50.0 and chain.runs == 1 + 2 * 6
+    # 5 tries, the last of them the eleventh run.
+    assert timing.without_rest(Tiring(more=10.0)) == (100 + 10 * 11) / 2
+
+
+def test_where_the_subject_bursts_every_contender_is_timed_without_a_rest() -> None:
+    measured = test_bench.timed([test_bench.passed()], linear=(12.0, 12.0, 12.0)).timing
+    assert measured is not None and measured.fastest_sustained is None
+    copying = measured.ceiling.model_copy(update={"name": "copy"})
+    raced = measured.model_copy(update={"copy_ceiling": copying})
+    fast, slow = Tiring(0.0), Tiring(10.0)
+    found = race.unrested(raced, [slow, fast, fast, fast])
+    assert [each.sustained_us for each in found.contenders] == [105.0, 50.0, 50.0, 50.0]
+    assert found.subject.slowed == pytest.approx(105 / 11)
+    assert found.fastest_sustained == ("linear", pytest.approx(50 / 105))
+    assert found.speedup == raced.speedup
 
 
 @pytest.mark.parametrize("launches", [20, None])

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from rich.console import Console
 from test_bench import failed, passed, record
 from test_bench_doubts import facts
 from test_reports import MATRIX, report
 from test_site import Page
 
+from lanecheck.bench import table
 from lanecheck.bench.doubts import Doubling
 from lanecheck.bench.model import Absent, BenchRecord, Measurement, Row, Timing, Traffic
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
@@ -129,6 +131,28 @@ def test_times_of_bursts_and_the_peers_that_took_part_are_counted(tmp_path):
         "1.00000",
         "1.03000",
     ]
+
+
+def test_where_the_kernel_bursts_it_is_said_how_the_best_peer_does_without_a_rest(tmp_path):
+    burst = row(sustained=1.03)
+    assert burst.timing
+    own, (peer,) = burst.timing.subject, burst.timing.peers
+    unrested = {
+        "subject": own.model_copy(update={"sustained_us": 10.3}),
+        "peers": (peer.model_copy(update={"sustained_us": 9.27}),),
+    }
+    asked = burst.model_copy(update={"timing": burst.timing.model_copy(update=unrested)})
+    text, html = built(tmp_path, report(bench=record(asked)))
+    assert "80.0% 80.0% 80.0% on 1 without a rest 0.900 × peer on 0" in text
+    assert "without a rest 0.900 × F.linear" in html
+    sustained = {line["role"]: line["sustained"] for line in sheet(tmp_path)}
+    assert (sustained["subject"], sustained["peer"]) == ("1.03000", "0.46350")
+    out = io.StringIO()
+    Console(file=out, width=160).print(table.render(record(asked, *[row(m=2)] * 40)))
+    assert "│ 1: × 0.900 … 0.900 … 0.900 │" in out.getvalue()
+    out.truncate(0)
+    Console(file=out, width=160).print(table.render(record(asked)))
+    assert "2.000 F.linear; sustained 0.900 F.linear" in out.getvalue()
 
 
 def test_an_earlier_source_counts_only_where_the_newest_has_no_row_and_is_marked(tmp_path):

@@ -100,6 +100,8 @@ class Measurement(Strict):
     """The traffic over the median time, in 10^9 bytes a second."""
     ready_s: float | None = None
     """Seconds in which a peer was compiled, tuned and checked."""
+    sustained_us: float | None = None
+    """Microseconds a launch without a rest, by :func:`.timing.without_rest`; None where it was not asked."""
 
     @classmethod
     def of(
@@ -128,6 +130,11 @@ class Measurement(Strict):
             raise ValueError(f"{self.name}: a sample is no time")
         self.time_us.check(f"{self.name}: time_us", Spread.of(self.samples_us))
         return self
+
+    @property
+    def slowed(self) -> float | None:
+        """Its time without a rest over that of the race; None where it was not asked."""
+        return self.sustained_us and self.sustained_us / self.time_us.median
 
 
 class Timing(Strict):
@@ -232,7 +239,8 @@ class Timing(Strict):
         """The subject's time when its chain runs again and again, over that in the race; None in old records.
 
         In a race it runs for a seventh of the time. Above 1 it slows down when nobody else has a turn, as
-        where it draws so much power that the GPU lowers its clocks; the peers may or may not.
+        where it draws so much power that the GPU lowers its clocks; the peers may or may not, so that they
+        are asked, too, where it :attr:`bursts`.
         """
         if self.facts is None:
             return None
@@ -244,6 +252,16 @@ class Timing(Strict):
     def bursts(self) -> bool:
         """Whether the subject's time is that of a burst: more than :data:`BURST` longer when sustained."""
         return self.sustained is not None and self.sustained - 1 > BURST
+
+    @property
+    def fastest_sustained(self) -> tuple[str, float] | None:
+        """The peer that takes least without a rest, and its time over the subject's then; None where they
+        were not asked."""
+        own = self.subject.sustained_us
+        ratios = {
+            each.name: each.sustained_us / own for each in self.peers if own and each.sustained_us
+        }
+        return min(ratios.items(), key=lambda each: each[1], default=None)
 
     @property
     def faster_than_memory(self) -> bool:

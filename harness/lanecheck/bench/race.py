@@ -30,6 +30,7 @@ from lanecheck.bench.timing import (
     interleave,
     sampled,
     warms,
+    without_rest,
 )
 from lanecheck.subject import Params
 from lanecheck.trial import Target
@@ -137,7 +138,7 @@ def timed(
         Measurement.of(each.name, times, workload.bytes, each.detail, each.ready_s)
         for each, times in zip((*fixed, *peers), taken.times.values())
     )
-    return Timing.of(
+    timing = Timing.of(
         method=rig.methods[COLD_CHAIN],
         copies=count,
         subject=own,
@@ -150,6 +151,21 @@ def timed(
         held_back=taken.reasons,
         facts=facts,
     )
+    return unrested(timing, chains) if timing.bursts else timing
+
+
+def unrested(timing: Timing, chains: Sequence[Chain]) -> Timing:
+    """The same timing, and how long each contender takes without a rest.
+
+    Args:
+        chains: of the contenders, in their order.
+    """
+    own, ceiling, copy, *peers = (
+        each.model_copy(update={"sustained_us": round(without_rest(chain), 4)})
+        for each, chain in zip(timing.contenders, chains)
+    )
+    changed = {"subject": own, "ceiling": ceiling, "copy_ceiling": copy, "peers": tuple(peers)}
+    return timing.model_copy(update=changed)
 
 
 def modes(

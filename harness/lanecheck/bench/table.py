@@ -43,7 +43,7 @@ def _summary(record: BenchRecord) -> Table:
     """One line for each value of the first parameter: least, median and most over its shapes."""
     axis = next(iter(record.rows[0].params))
     table = _titled(record)
-    headings = "shapes", "void", "of ceiling", "sustained", "peers", "× fastest", "slower than it"
+    headings = "shapes", "void", "of ceiling", "bursts", "peers", "× fastest", "slower than it"
     for heading in (axis, *headings):
         table.add_column(heading, justify="right")
     for value in dict.fromkeys(row.params[axis] for row in record.rows):
@@ -55,7 +55,7 @@ def _summary(record: BenchRecord) -> Table:
             str(len(rows)),
             str(sum(row.void is not None for row in rows)),
             _span([timing.share_of_ceiling.median for timing in timings], "{:.1%}"),
-            _span([share for timing in timings if (share := timing.sustained)], "{:.3f}"),
+            _bursts(timings),
             taking_part(timings),
             _span(against, "{:.3f}"),
             str(sum(ratio < 1 for ratio in against)),
@@ -123,7 +123,7 @@ def _titled(record: BenchRecord) -> Table:
     return Table(
         title=f"{record.subject} on {record.environment.gpu}",
         caption=f"{methods or 'untimed'}; {record.rounds} rounds; ratios: medians in one run; sustained: "
-        "the time without a rest over the time in the race",
+        "without a rest; a burst: a time that is not",
     )
 
 
@@ -144,7 +144,7 @@ def _axes(record: BenchRecord) -> list[str]:
 def _numbers(row: Row) -> list[str]:
     if row.timing is None:
         return ["–"] * 6
-    timing, fastest = row.timing, row.timing.fastest
+    timing = row.timing
     alone = timing.mode(COLD_SINGLE)
     return [
         f"{timing.subject.time_us.median:.2f}",
@@ -152,12 +152,31 @@ def _numbers(row: Row) -> list[str]:
         _percent(timing.share_of_ceiling),
         f"{alone.time_us.median:.2f}" if alone else "–",
         f"{timing.sustained:.3f}" if timing.sustained else "–",
-        f"{fastest[1].median:.3f} {escape(fastest[0])}" if fastest else "–",
+        _against(timing),
     ]
 
 
 def _counted(rows: Sequence[Row]) -> list[Timing]:
     return [timing for row in rows if (timing := row.counted)]
+
+
+def _against(timing: Timing) -> str:
+    """The fastest peer's time over the subject's; where that is of a burst, also when neither rests."""
+    if timing.fastest is None:
+        return "–"
+    name, ratio = timing.fastest
+    said = f"{ratio.median:.3f} {name}"
+    if timing.fastest_sustained:
+        name, sustained = timing.fastest_sustained
+        said += f"; sustained {sustained:.3f} {name}"
+    return escape(said)
+
+
+def _bursts(timings: Sequence[Timing]) -> str:
+    """Of how many shapes the time is that of a burst, and the fastest peer's over it when neither rests."""
+    count = sum(timing.bursts for timing in timings)
+    ratios = [peer[1] for timing in timings if (peer := timing.fastest_sustained)]
+    return f"{count}: × {_span(ratios, '{:.3f}')}" if ratios else f"{count}"
 
 
 def taking_part(timings: Sequence[Timing]) -> str:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Protocol
 
 ROTATION = 600_000_000
@@ -26,6 +27,9 @@ GRAPH_LAUNCHES = 128
 GRAPH_TURNS = 4
 """Turns over the copies after which there may be fewer: each reads ROTATION bytes, so that these take half
 a millisecond on the fastest memory there is."""
+
+SUSTAINED_US = 150_000.0
+"""How long a chain runs without a rest: an H200 lowers its clocks within the first 100 ms."""
 
 Launch = Callable[[int], Any]
 """Enqueues one launch on a stream, given by its handle. What it returns is kept until the chain is made, so
@@ -58,6 +62,14 @@ def sampled(chain: Chain) -> Sample:
         return chain.time() / chain.launches
 
     return sample
+
+
+def without_rest(chain: Chain) -> float:
+    """Microseconds a launch when a chain runs again and again for :data:`SUSTAINED_US`: the median of the
+    last third of the tries, by when a GPU that draws too much power has lowered its clocks."""
+    tries = 1 + int(SUSTAINED_US / 2 / max(1.0, chain.time()))
+    taken = [sampled(chain)() for _ in range(tries)]
+    return median(taken[-max(1, tries // 3) :])
 
 
 def copies(size: int, l2: int, rotation: int = ROTATION) -> int:

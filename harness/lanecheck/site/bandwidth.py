@@ -101,6 +101,7 @@ class Tokens:
         missing: shapes asked for that have none.
         beyond: rows of shapes that were not asked for. stale: earlier rows, as :class:`Shown` says.
         shares: of the ceiling, of the rows that count. bursts: of those whose time is that of a burst.
+        unrested: the subject's speed-up over the best peer of those, when neither rests.
         peers: how many raced, of how many. behind: rows whose best peer is faster.
         modes: by mode, the median over the rows of its time over the cold chain's.
     """
@@ -113,6 +114,7 @@ class Tokens:
     void: int
     shares: list[float]
     bursts: int
+    unrested: list[float]
     peers: str
     behind: int
     modes: dict[str, float]
@@ -288,6 +290,7 @@ def _tokens(
         void=sum(shown.row.void is not None for shown in here.values()),
         shares=[timing.share_of_ceiling.median for timing in timed],
         bursts=sum(timing.bursts for timing in timed),
+        unrested=[peer[1] for timing in timed if (peer := timing.fastest_sustained)],
         peers=taking_part(timed),
         behind=sum(bool(shown.best and shown.best.ahead) for shown in here.values()),
         modes={name: median(ratios) for name, ratios in times.items()},

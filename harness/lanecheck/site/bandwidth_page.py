@@ -112,6 +112,9 @@ def times(standing: Standing, shown: Shown) -> str:
         + (f", copy ceiling {timing.copy_ceiling.gbps:,.0f}" if timing.copy_ceiling else ""),
         *(f"{mode.name} {mode.time_us.median:.2f} µs" for mode in timing.modes),
         f"without a rest {timing.sustained:.3f} × the time" if timing.sustained else "",
+        "without a rest {1:.3f} × {0}".format(*timing.fastest_sustained)
+        if timing.fastest_sustained
+        else "",
         config(standing, shown),
         f"{shown.date}{', earlier' if shown.stale else ''}"
         + (f", unit {shown.row.unit[:8]}" if shown.row.unit else ""),
