@@ -16,7 +16,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from pydantic import BaseModel, ValidationError
 
-from lanecheck.errors import BadInput
+from lanecheck.errors import BadInput, CannotRun
 from lanecheck.matrix import ALL, Arch, Cell, Device, Exclusion, Job, Matrix, Row, Tier, Tiers
 from lanecheck.tensorcore import model_for
 
@@ -187,7 +187,7 @@ def _host(matrix: Matrix) -> Problems:
     for i, cc in enumerate(matrix.devices[HOST].mma):
         try:
             model_for(cc)
-        except ValueError as error:
+        except CannotRun as error:
             yield ("devices", HOST, "mma", i), f"mma of device {HOST}: {error}"
 
 

@@ -30,6 +30,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lanecheck.errors import CannotRun
+
 Evidence = Literal["measured", "published"]
 
 FP32_NAN = np.uint32(0x7FFFFFFF)
@@ -193,12 +195,16 @@ _BY_CAPABILITY = {cc: model for model in (AMPERE, HOPPER) for cc in model.eviden
 
 
 def model_for(cc: str) -> TensorCore:
-    """The tensor core of a compute capability such as ``"9.0"``."""
+    """The tensor core of a compute capability such as ``"9.0"``.
+
+    Raises:
+        CannotRun: if there is no model of it, so that nothing can be predicted there.
+    """
     try:
         return _BY_CAPABILITY[cc]
     except KeyError:
         known = ", ".join(_BY_CAPABILITY)
-        raise ValueError(
+        raise CannotRun(
             f"no tensor core model for compute capability {cc!r}; known: {known}"
         ) from None
 

@@ -525,7 +525,7 @@ def test_every_capability_says_how_it_is_known() -> None:
     for cc in ("9.0", "10.0", "10.3", "12.0", "12.1"):
         assert model_for(cc) is HOPPER
         assert evidence(cc) == ("measured" if cc == "9.0" else "published")
-    with pytest.raises(ValueError, match=r"'7.5'; known: 8.0, .*9.0"):
+    with pytest.raises(CannotRun, match=r"'7.5'; known: 8.0, .*9.0"):
         model_for("7.5")
 
 

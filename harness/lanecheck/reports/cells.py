@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from lanecheck.errors import CannotRun
 from lanecheck.matrix import Arch, Cell, Device, Matrix
 from lanecheck.oracles import bits
 from lanecheck.reports.model import CampaignRecord, CellRecord, Status
@@ -65,7 +66,7 @@ def unmodelled(capabilities: Iterable[str]) -> str | None:
     for cc in capabilities:
         try:
             model_for(cc)
-        except ValueError:
+        except CannotRun:
             return f"no model of the tensor core of {cc}"
     return None
 
