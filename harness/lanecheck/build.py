@@ -30,6 +30,10 @@ from lanecheck.toolchain import Toolchain, cache_root
 FORMAT = 1  # of the cache; a new number forgets everything
 TIMEOUT = 900.0  # seconds; a mutant may keep a compiler busy for ever
 NO_OVERLAY: Mapping[str, str] = MappingProxyType({})
+LEFTOVERS = shutil.ignore_patterns(
+    ".git", ".nox", ".venv", ".lanecheck", "__pycache__", ".*_cache", "*.egg-info"
+)
+"""What tools leave in a folder, and no kernel needs."""
 
 Commands = list[list[str]]
 T = TypeVar("T")
@@ -231,25 +235,14 @@ class _Plan:
 
 
 def tree(root: Path) -> dict[str, str]:
-    """The digest of every file below a folder, by its name relative to it."""
-    return {
-        path.relative_to(root).as_posix(): _digest(path.read_bytes())
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    """The digest of every file below a folder, by its name relative to it, without what tools leave there."""
+    names = (path.relative_to(root) for path in sorted(root.rglob("*")) if path.is_file())
+    return digests(root, (name for name in names if not LEFTOVERS(str(root), [*name.parts])))
 
 
-def package_digests(package: Path, compiled: Path | None) -> dict[str, str]:
-    """Digests of a package's files, without those below the folder that its library is compiled from; or of
-    a module's only file."""
-    if package.is_file():
-        return {package.name: _digest(package.read_bytes())}
-    home, out = package.resolve(), compiled.resolve() if compiled else None
-    return {
-        name: digest
-        for name, digest in tree(home).items()
-        if out is None or not (home / name).is_relative_to(out)
-    }
+def digests(folder: Path, names: Iterable[Path]) -> dict[str, str]:
+    """The digest of each of these files, which lie in a folder, by its name relative to it."""
+    return {name.as_posix(): _digest((folder / name).read_bytes()) for name in names}
 
 
 def _digest(data: bytes) -> str:
@@ -319,7 +312,7 @@ def _compile(plan: _Plan, work: Path, environment: Mapping[str, str]) -> list[Pa
     source = plan.root
     if plan.overlay:
         source = work / "source"
-        shutil.copytree(plan.root, source, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(plan.root, source, ignore=LEFTOVERS)
         for name, text in plan.overlay.items():
             (source / name).write_text(text, encoding="utf-8")
     out = work / f"{plan.label}{plan.suffix}"

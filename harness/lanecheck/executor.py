@@ -26,6 +26,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from lanecheck import sanitizer, simt
 from lanecheck import trial as trials
 from lanecheck.errors import CannotRun
+from lanecheck.gpu import choose
 from lanecheck.memory import STICKY
 from lanecheck.toolchain import find_cxx
 from lanecheck.trial import Failure, Result, Target, Trial
@@ -213,8 +214,7 @@ def pool_of(workers: int, gpu: str = "") -> Iterator[ProcessPool]:
 def _begin(gpu: str) -> None:
     """In a worker, before its first trial."""
     sanitizer.begin()
-    if gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before anything looks for a device
+    choose((gpu,) if gpu else ())
 
 
 def _died(trial: Trial, evidence: str) -> Result:

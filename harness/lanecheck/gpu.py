@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,13 @@ def visible(gpus: list[Gpu], names: str | None) -> list[Gpu]:
             break
         found[named[0].uuid] = named[0]
     return list(found.values())
+
+
+def choose(uuids: Sequence[str]) -> None:
+    """Let this process see the first of these GPUs alone, whichever CUDA would take by itself; before
+    anything here looks for one. Nothing without any."""
+    if uuids:
+        os.environ["CUDA_VISIBLE_DEVICES"] = uuids[0]
 
 
 def unit(uuid: str) -> str:

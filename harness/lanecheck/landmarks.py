@@ -40,10 +40,13 @@ def groups(subject: Subject, device: str) -> dict[str, list[Case]]:
     named = getattr(subject, "landmarks", None)
     if named is None:
         raise BadInput(f"subject '{subject.name}' names no landmarks: it has no method landmarks()")
-    return {
+    found = {
         group: [_case(subject, params, index) for index, params in enumerate(each)]
         for group, each in named(device).items()
     }
+    if not found:
+        raise BadInput(f"subject '{subject.name}' names no landmarks for --device {device}")
+    return found
 
 
 def run(

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lanecheck.build import Recipe, package_digests
+from lanecheck.build import Recipe, digests, tree
 from lanecheck.errors import BadInput, LanecheckError
 from lanecheck.order import Order
 from lanecheck.tensorcore import TensorCore
@@ -292,13 +292,41 @@ def origin(reference: str) -> Path | None:
 
 
 def sources(reference: str, subject: Subject) -> dict[str, str]:
-    """Digests of the files of a subject's package, or of its module's only one, without those that its
-    library is compiled from."""
+    """Digests of the files of a subject's package; or of its module's only one, and of the other modules
+    below this one's folder that are loaded by now.
+
+    Without those below the folder that its library is compiled from, unless the subject itself lies there.
+    """
     file = origin(reference)
     if file is None:
         return {}
-    compiled = subject.recipe.root if subject.recipe else None
-    return package_digests(file.parent if file.name == "__init__.py" else file, compiled)
+    home = file.parent
+    single = file.name != "__init__.py"
+    found = digests(home, sorted({Path(file.name), *_loaded(home)})) if single else tree(home)
+    compiled = subject.recipe.root.resolve() if subject.recipe else None
+    if compiled is None or home.is_relative_to(compiled):
+        return found
+    return {name: each for name, each in found.items() if compiled not in (home / name).parents}
+
+
+def _loaded(folder: Path) -> set[Path]:
+    """The files of loaded modules that lie below a folder, by whatever links they are reached, relative to
+    it; without Lanecheck's own and those of installed packages."""
+    named = [getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]]
+    files = [Path(name).absolute() for name in named if isinstance(name, str)]
+    above = {parent for file in files for parent in file.parents}
+    homes = [each for each in above if each.resolve() == folder]
+    found = {file.relative_to(home) for home in homes for file in files if home in file.parents}
+    return {name for name in found if (folder / name).is_file() and not _foreign(folder, name)}
+
+
+def _foreign(folder: Path, name: Path) -> bool:
+    """Whether a file below a folder is Lanecheck's, an installed package's, or of the Python that runs."""
+    prefixes = {Path(each).resolve() for each in (sys.prefix, sys.base_prefix)}
+    homes = {Path(__file__).parent.resolve(), *(prefixes - {folder, *folder.parents})}
+    file = folder / name
+    installed = {"site-packages", "dist-packages"} & {*file.parts}
+    return bool(installed or homes & {*file.parents})
 
 
 def _module(reference: str) -> ModuleType:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from lanecheck.cases import Case
 from lanecheck.errors import CannotRun
+from lanecheck.gpu import choose
 from lanecheck.observation import POISON, Observation
 from lanecheck.oracles.compare import first, first_difference
 from lanecheck.simt import VARIANTS, HostLibrary
@@ -88,6 +89,7 @@ def trace(case: Case, target: Target) -> Iterator[str]:
     Runs the case in this process; see :func:`traced`.
     """
     subject = load(target.subject)
+    choose(target.gpus)
     for capability, observation in observe(subject, case, target):
         lines = _capability(subject, case, replace(target, capabilities=(capability,)), observation)
         yield f"on {capability}: {next(lines)}"

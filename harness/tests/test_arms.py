@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from test_compare import GIT, REFERENCE, change, checkout, git, worktrees
 
 from lanecheck.bench.paired.arms import HELD, PREFIX, checked_out
+from lanecheck.build import tree
 from lanecheck.errors import BadInput, CannotRun
 
 __all__ = ["checkout"]  # a fixture
@@ -103,6 +105,63 @@ def test_of_a_folder_the_second_checkout_is_a_copy_without_what_tools_leave_ther
     assert worktrees(checkout) == 1
 
 
+def put(place: Path) -> Path:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("")
+    return place
+
+
+@GIT
+@pytest.mark.parametrize("tracked", [True, False])
+def test_the_whole_checkout_is_copied_but_for_folders_that_git_ignores(tracked, checkout):
+    """What lies in the kernel's folder all is, and everything where git knows nothing of it."""
+    (checkout / ".gitignore").write_text("build/\n*.gen.h\n")
+    for name in ("csrc/small.cu", "csrc/small.gen.h", "kernel/build/new.py", "build/big", "new/a"):
+        put(checkout / name)
+    if not tracked:
+        (checkout / ".git").rename(checkout.parent / "git")
+    with checked_out(str(checkout), str(checkout), checkout, REFERENCE) as (base, _, again):
+        copy = again.folder.parent
+        assert again.folder == copy / "kernel"
+        assert names(checkout) - names(copy) == (
+            {each for each in names(checkout) if each.startswith(".git/")}
+            | ({"build/big"} if tracked else set())
+        )
+        assert names(base.folder) == names(again.folder)
+
+
+@GIT
+def test_in_a_copy_links_lead_where_they_led(checkout):
+    put(checkout.parent / "outside" / "data")
+    put(checkout / "csrc" / "small.cu")
+    package = checkout / "kernel" / "small_gemv"
+    links = {
+        "csrc": "../../csrc",
+        "outside": "../../../outside",
+        "absolute": str(checkout.parent / "outside"),
+        "loop": ".",
+        "nowhere": "nothing",
+    }
+    for name, to in links.items():
+        (package / name).symlink_to(to)
+    with checked_out(".", ".", checkout, REFERENCE) as (_, _, again):
+        copied = again.folder / "small_gemv"
+        assert {name: os.readlink(copied / name) for name in links} == {
+            **links, "outside": links["absolute"],
+        }  # fmt: skip
+        assert (copied / "csrc" / "small.cu").is_file() and (copied / "outside" / "data").is_file()
+        assert tree(copied) == tree(package)
+
+
+@GIT
+def test_a_copy_that_lies_in_what_is_copied_is_not_copied(checkout, monkeypatch):
+    (checkout / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(checkout / "tmp"))
+    with checked_out(".", ".", checkout, REFERENCE) as (base, _, again):
+        assert names(again.folder.parent / "tmp") == set()
+        assert names(again.folder) == names(base.folder)
+
+
 @GIT
 def test_a_copy_that_a_killed_comparison_left_is_taken_away_by_the_next(checkout):
     with checked_out(".", ".", checkout, REFERENCE) as (_, _, held):
@@ -118,9 +177,9 @@ def test_a_copy_that_a_killed_comparison_left_is_taken_away_by_the_next(checkout
 
 @GIT
 def test_a_folder_that_cannot_be_copied_is_said(checkout):
-    loop = checkout / "kernel" / "small_gemv" / "loop"
-    loop.symlink_to(".")
-    message = f"cannot copy {loop}/.*, which the control needs: .*Too many levels of symbolic links"
+    pipe = checkout / "kernel" / "small_gemv" / "pipe"
+    os.mkfifo(pipe)
+    message = f"cannot copy {pipe}, which the control needs: .*is a named pipe"
     with pytest.raises(CannotRun, match=message), checked_out(".", ".", checkout, REFERENCE):
         pass
     assert worktrees(checkout) == 1

@@ -677,7 +677,7 @@ def test_a_subjects_own_files_are_told_apart_without_what_its_library_is_compile
         importlib.import_module(name)
     assert [*log.sources("of_two_files.subject:A", compiled)] == ["__init__.py", "subject.py"]
     before = log.sources("of_one_file:A", OnDevice())
-    assert [*before] == ["of_one_file.py"]
+    assert [*before] == ["of_one_file.py", "of_two_files/__init__.py"]
     (tmp_path / "of_one_file.py").write_text("changed = True")
     assert log.sources("of_one_file:A", OnDevice()) != before
 

@@ -18,7 +18,15 @@ from small_kernel import ARCHS, SmallRecipe, cuda_toolchain
 
 import lanecheck
 from lanecheck import native
-from lanecheck.build import BuildFailed, build_all, build_device, build_host, first_error, run
+from lanecheck.build import (
+    BuildFailed,
+    build_all,
+    build_device,
+    build_host,
+    first_error,
+    run,
+    tree,
+)
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.simt import HostVariant
 from lanecheck.toolchain import Toolchain
@@ -147,6 +155,31 @@ def test_everything_that_goes_in_is_in_the_key(simt, recipe, toolchain):
     (recipe.root / "unused.h").write_text("")
     keys.append(build_host(recipe, "plain", toolchain).key)
     assert len(set(keys)) == len(keys)
+
+
+LEFT = [".git", ".nox", ".venv", ".lanecheck", ".ruff_cache", "__pycache__", "k.egg-info"]
+
+
+@pytest.mark.parametrize("above", ["", *LEFT])
+def test_what_tools_leave_in_a_folder_is_none_of_its_files(above, tmp_path):
+    """Wherever the folder itself lies."""
+    folder = tmp_path / above / "csrc"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a_cache.h").write_text("")
+    before = tree(folder)
+    assert [*before] == ["deep/a_cache.h"]
+    for place in (folder, folder / "deep"):
+        for name in LEFT:
+            (place / name).mkdir()
+            (place / name / "some").write_text("")
+    assert tree(folder) == before
+
+
+def test_nor_does_it_go_into_the_key(simt, recipe, toolchain):
+    before = build_host(recipe, "plain", toolchain).key
+    (recipe.root / ".mypy_cache").mkdir()
+    (recipe.root / ".mypy_cache" / "some").write_text("")
+    assert build_host(recipe, "plain", toolchain).key == before
 
 
 def test_a_failed_build_says_why_and_leaves_nothing(simt, recipe, toolchain):

@@ -52,6 +52,15 @@ def test_a_subject_without_landmarks_is_told_so():
         landmarks.groups(SUBJECT, "host")
 
 
+def test_a_subject_that_names_none_for_a_device_is_told_so():
+    class OnlyElsewhere(Matmul):
+        def landmarks(self, device: str) -> dict[str, Iterable[Params]]:
+            return {}
+
+    with pytest.raises(BadInput, match="names no landmarks for --device cuda"):
+        landmarks.groups(OnlyElsewhere(), "cuda")
+
+
 def test_every_landmark_runs_once():
     seen: list[int] = []
     chosen = landmarks.groups(MARKED, "host")["small"]

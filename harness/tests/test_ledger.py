@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import test_bench
+import test_bench_ncu
 from test_bench_doubts import facts
 from test_reports import MATRIX, campaign, cell, report
 
-from lanecheck.bench.model import Row
+from lanecheck.bench.model import BenchRecord, Row
 from lanecheck.matrix import Matrix
 from lanecheck.reports.ledger import Entry, Run, ledger, standing
 from lanecheck.reports.model import CampaignRecord, CellRecord, FailureRecord, Report
@@ -217,16 +218,41 @@ BENCH = MATRIX.model_copy(
 BENCHED = "sm_90a/h100/bench"
 
 
-def timed(day: int, *good: int, wrong: int | None = None, doubted: bool = True) -> Report:
-    """A report that times shapes of these M, and finds one wrong."""
+LACKING = "1 of the subject's 2 usual shapes were not timed, such as M=1"
+
+
+def timed(
+    day: int,
+    *good: int,
+    wrong: int | None = None,
+    doubted: bool = True,
+    lacking: str = "",
+    ncu: dict[int, bool] | None = None,
+    rounds: int = 3,
+) -> Report:
+    """A report that times shapes of these M, finds one wrong, and by ncu that bytes agree or do not."""
     right = test_bench.timed([test_bench.passed()], facts=facts() if doubted else None)
     rows = [right.model_copy(update={"params": {"m": m}}) for m in good]
+    found = [
+        test_bench_ncu.profiled(row, test_bench.SIZE if ncu[m] else 2 * test_bench.SIZE)
+        for m, row in zip(good, rows)
+        if ncu and m in ncu
+    ]
     if wrong:
         void = [test_bench.failed()]
         rows.append(Row.of({"m": wrong}, test_bench.traffic(), void, None))
-    status, reason = ("disproven", "m=2 is wrong") if wrong else ("verified", f"{len(good)} shapes")
+    blamed = [f"m={wrong} is wrong"] if wrong else []
+    blamed += [f"ncu doubts m={m}" for m, agrees in (ncu or {}).items() if not agrees]
+    status, reason = ("unverified", lacking) if lacking else ("verified", f"{len(good)} shapes")
+    if blamed:
+        status, reason = "disproven", "; ".join(blamed)
+    record = test_bench.record(*rows).model_dump() | {"profiled": tuple(found), "rounds": rounds}
     bench = cell("sm_90a", "h100", "bench", status, reason)
-    return report(bench, day=day, bench=test_bench.record(*rows))
+    return report(bench, day=day, bench=BenchRecord.model_validate(record))
+
+
+def benched(*reports: Report) -> tuple[str, str, int | None, int]:
+    return said(entry(*reports, name=BENCHED, matrix=BENCH))
 
 
 def test_a_shape_that_was_wrong_stands_until_it_is_timed_again():
@@ -244,3 +270,50 @@ def test_a_cell_rests_on_no_time_that_nobody_doubted():
     assert entry(old, name=BENCHED, matrix=BENCH).status == "stale"
     found = entry(old, timed(2, 1), name=BENCHED, matrix=BENCH)
     assert said(found) == ("verified", "1 shapes", 2, 1)
+
+
+def test_a_run_that_verifies_no_cell_lifts_what_it_repeats_and_verifies_nothing_by_itself():
+    swept, again = timed(1, 4, wrong=2), timed(2, 2, 4, lacking=LACKING)
+    assert benched(swept, again) == ("unverified", LACKING, 2, 1)
+    assert benched(swept, timed(2, 4, lacking=LACKING))[:2] == ("disproven", "m=2 is wrong")
+    assert benched(again) == ("unverified", LACKING, 2, 1)
+    assert benched(swept, again, timed(3, 1, 2)) == ("verified", "3 shapes", 3, 2)
+
+
+def test_a_run_that_verifies_no_cell_takes_nothing_from_one_that_does():
+    usual, narrow = timed(1, 1, 2), timed(2, 1, 2, lacking=LACKING)
+    assert benched(usual, narrow)[:2] == ("verified", "2 shapes")
+    assert benched(usual, timed(2, 1, wrong=2), narrow)[:2] == ("verified", "2 shapes")
+    assert benched(usual, narrow, timed(3, wrong=2))[:2] == ("disproven", "m=2 is wrong")
+
+
+def test_a_run_of_fewer_rounds_lifts_nothing():
+    swept = timed(1, wrong=2, rounds=12)
+    assert benched(swept, timed(2, 2, lacking=LACKING, rounds=11))[0] == "disproven"
+    assert benched(swept, timed(2, 2, lacking=LACKING, rounds=12))[0] == "unverified"
+
+
+def test_a_verify_without_a_benchmark_says_nothing_of_one():
+    without = report(cell("sm_90a", "h100", "bench", "unverified", "no GPU"), day=2)
+    assert benched(timed(1, wrong=2), without)[:2] == ("disproven", "m=2 is wrong")
+    assert benched(timed(1, 2), without)[:2] == ("verified", "1 shapes")
+    assert benched(without) == ("unverified", "no GPU", 2, 1)
+
+
+def test_a_time_that_nobody_doubted_lifts_nothing():
+    old = timed(2, 2, doubted=False, lacking=LACKING, ncu={2: True})
+    assert benched(timed(1, wrong=2), old)[:2] == ("disproven", "m=2 is wrong")
+    assert benched(timed(1, 2, ncu={2: False}), old)[:2] == ("disproven", "ncu doubts m=2")
+    assert benched(old) == ("unverified", LACKING, 2, 1)
+
+
+@pytest.mark.parametrize("wrong", [None, 8])
+def test_what_nsight_compute_doubts_stands_until_it_measures_it_again(wrong):
+    doubted = timed(1, 1, 2, wrong=wrong, ncu={1: True, 2: False})
+    plain = timed(2, 1, 2, 8)
+    assert benched(doubted, plain)[:2] == ("disproven", doubted.cells[0].reason)
+    other = timed(3, 1, 2, ncu={1: True})
+    assert benched(doubted, plain, other)[0] == "disproven"
+    narrow = timed(3, 2, lacking=LACKING, ncu={2: True})
+    assert benched(doubted, plain, narrow)[:2] == ("verified", "3 shapes")
+    assert benched(doubted, timed(2, 1, 2, 8, ncu={2: True}))[:2] == ("verified", "3 shapes")

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 from test_reports import report
 
+from lanecheck import gpu
 from lanecheck.bench.model import Environment
 from lanecheck.bench.paired.gate import Verdict, differences
 from lanecheck.bench.paired.measured import PowerRecord
@@ -397,13 +398,14 @@ def test_rates_of_host_execution_say_nothing_of_a_gpu(lanecheck, tmp_path):
 
 
 @pytest.mark.skipif(not KERNEL.is_dir(), reason="the harness alone is checked out")
-def test_what_is_recorded_is_found_by_history_site_and_compare(lanecheck, tmp_path):
+def test_what_is_recorded_is_found_by_history_site_and_compare(lanecheck, tmp_path, monkeypatch):
     (tmp_path / "matrix.yaml").write_text((KERNEL.parent / "matrix.yaml").read_text())
     kernel = {"subject": "packed_gemv.subject:SUBJECT"}
     files = written(tmp_path, identical(0, **kernel), identical(1, **kernel))
+    monkeypatch.setattr(gpu, "detect", lambda: [gpu.Gpu("NVIDIA L4", "8.9", "GPU-1")])
     code, said, complaint = lanecheck("power", *files, "--runs", 300, "--record")
     assert (code, complaint) == (0, "")
-    assert "report: reports/runs/" in said
+    assert "report: reports/runs/host/" in said  # no GPU took part, whatever is here
     (stored,) = store.recorded(tmp_path)
     assert model.read(stored).power == measured(
         identical(0, **kernel), identical(1, **kernel), runs=300

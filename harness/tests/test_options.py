@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import typer
+from test_reports import campaign
 
-from lanecheck import cli, gpu, matrix_file
-from lanecheck.cli import options
+from lanecheck import cases, cli, gpu, matrix_file, trace
+from lanecheck.cli import options, order
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.gpu import Gpu
 from lanecheck.matrix import Matrix
+from lanecheck.subject import load
 from lanecheck.trial import Target
 
 REPOSITORY = Path(__file__).parents[2]
@@ -177,3 +180,53 @@ def test_a_host_build_is_refused_on_a_gpu(loaded, monkeypatch):
     having(monkeypatch, "9.0")
     with pytest.raises(BadInput, match="--variant asan is a host build"):
         options.read_target(loaded, OURS, "asan", "cuda")
+
+
+# The GPU of this process ----------------------------------------------------------------------
+
+
+def test_this_process_sees_the_first_gpu_of_a_target_alone(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-all")
+    gpu.choose(())
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-all"
+    gpu.choose(("GPU-1", "GPU-0"))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+def test_what_runs_without_workers_runs_on_the_targets_gpu(lanecheck, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    chosen: list[tuple[str, ...]] = []
+    target = Target(OURS, "cuda", ("9.0",), Path("none.so"), "sm_90a", ("GPU-1",))
+    monkeypatch.setattr(order, "read_target", lambda *given: target)
+    for module in (order, trace):
+        monkeypatch.setattr(module, "choose", chosen.append)
+        monkeypatch.setattr(module, "observe", lambda *given: iter(()))
+    assert lanecheck("tree", CASE)[0] == 0
+    assert list(trace.trace(cases.parse(CASE, load(OURS)), target)) == []
+    assert chosen == [("GPU-1",)] * 2
+
+
+# How a command ends ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted({*named("record")} & {*named("subject")}))
+def test_only_the_kernel_of_the_matrix_is_recorded(name, lanecheck, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    code, said, complaint = lanecheck(name, "--subject", CALLABLE, "--record")
+    assert (code, said) == (2, "")
+    assert complaint == "lanecheck: --record is for the kernel of matrix.yaml, without a fault\n"
+
+
+def test_failures_end_with_1_and_a_campaign_that_showed_nothing_with_3():
+    nothing = campaign()  # only execution judged its cases
+    good = nothing.model_copy(update={"judged": {"integers": 1000}})
+    for records, wrong, code in (
+        ([good], False, 0),
+        ([good], True, 1),
+        ([nothing, campaign("small m=1")], False, 1),
+    ):
+        with pytest.raises(typer.Exit) as ended:
+            options.exit_by(records, wrong)
+        assert ended.value.exit_code == code
+    with pytest.raises(CannotRun, match="no case's numbers were judged: nothing is shown"):
+        options.exit_by([good, nothing])

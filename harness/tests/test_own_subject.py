@@ -6,10 +6,13 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import second_subject
 
+from lanecheck import subject as subject_module
 from lanecheck import template
 from lanecheck.campaign import Budget, fuzz
 from lanecheck.cases import parse
@@ -80,6 +83,78 @@ def test_its_sources_are_its_file():
     assert [*before] == ["mine.py"]
     path.write_text(f"{SUBJECT}# more\n")
     assert sources(reference, load(reference)) != before
+
+
+def test_its_sources_are_also_what_it_imports_from_below_its_folder():
+    written("elsewhere.py", "")
+    written("sub/unused.py", "")
+    beside = [
+        written(f"sub/{name}", "") for name in ("beside.py", "inner/__init__.py", "inner/deep.py")
+    ]
+    elsewhere = "import sys\nsys.path.append('.')\nimport elsewhere\n"
+    written("sub/mine.py", f"import beside, inner.deep\n{elsewhere}{SUBJECT}")
+    reference = "sub/mine.py:SUBJECT"
+    before = sources(reference, load(reference))
+    assert [*before] == ["beside.py", "inner/__init__.py", "inner/deep.py", "mine.py"]
+    for path in beside:
+        path.write_text("# more\n")
+        after = sources(reference, load(reference))
+        assert {name for name in after if after[name] != before[name]} == {
+            path.relative_to(path.cwd() / "sub").as_posix()
+        }
+        before = after
+
+
+def test_so_are_those_of_a_module_s_only_file(monkeypatch):
+    written("beside.py", "")
+    written("mine.py", f"import beside\n{SUBJECT}")
+    monkeypatch.syspath_prepend(os.getcwd())
+    assert [*sources("mine:SUBJECT", load("mine:SUBJECT"))] == ["beside.py", "mine.py"]
+
+
+def test_a_file_that_is_imported_through_links_is_one_of_its_sources(tmp_path, monkeypatch):
+    """Through one to its folder, as where TMPDIR is one, and one to itself."""
+    written("real/mine.py", f"import beside\n{SUBJECT}")
+    Path("real/beside.py").symlink_to(written("shared/beside.py", ""))
+    Path("link").symlink_to("real")
+    monkeypatch.syspath_prepend(str(tmp_path / "link"))
+    reference = "link/mine.py:SUBJECT"
+    assert [*sources(reference, load(reference))] == ["beside.py", "mine.py"]
+
+
+def test_what_is_installed_below_its_folder_is_none_of_its_sources(tmp_path, monkeypatch):
+    """Nor is Lanecheck, or what comes with Python."""
+    for place in ("env/lib/python3/site-packages/a_package.py", "env/lib/python3/a_standard.py"):
+        path = written(place, "")
+        monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+    monkeypatch.setattr(subject_module, "__file__", str(written("harness/lanecheck/subject.py")))
+    monkeypatch.syspath_prepend(str(written("harness/lanecheck/a_checker.py", "").parent))
+    written("mine.py", f"import a_package, a_standard, a_checker\n{SUBJECT}")
+    assert [*sources("mine.py:SUBJECT", load("mine.py:SUBJECT"))] == ["mine.py"]
+
+
+@pytest.mark.parametrize(
+    ("root", "found"),
+    [("csrc", ["beside.py", "mine.py"]), (".", ["beside.py", "csrc/flags.py", "mine.py"])],
+)
+def test_what_its_library_is_compiled_from_is_none_unless_the_subject_lies_there(root, found):
+    for place in ("beside.py", "csrc/flags.py"):
+        written(place, "")
+    written("mine.py", f"import beside, csrc.flags\n{SUBJECT}")
+    load("mine.py:SUBJECT")
+    compiled: Any = SimpleNamespace(recipe=SimpleNamespace(root=Path(root)))
+    assert [*sources("mine.py:SUBJECT", compiled)] == found
+
+
+def test_a_package_that_its_library_is_compiled_from_is_its_sources(monkeypatch):
+    for name in ("__init__.py", "subject.py", "kernel.cu"):
+        written(f"a_package/{name}")
+    monkeypatch.syspath_prepend(os.getcwd())
+    load("a_package.subject:SUBJECT")
+    compiled: Any = SimpleNamespace(recipe=SimpleNamespace(root=Path("a_package")))
+    found = sources("a_package.subject:SUBJECT", compiled)
+    assert [*found] == ["__init__.py", "kernel.cu", "subject.py"]
 
 
 # Mistakes -------------------------------------------------------------------------------------

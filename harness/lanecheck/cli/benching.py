@@ -35,6 +35,7 @@ from lanecheck.cli.options import (
     matrix_path,
     out,
     read_matrix,
+    refuse_to_record,
     relative,
     toolchain,
 )
@@ -88,6 +89,8 @@ def bench(
 
     Example: lanecheck bench --record
     """
+    if record:
+        refuse_to_record(None, subject)
     root, loaded = matrix_path(path).parent, read_matrix(path)
     reference = subject or loaded.subject
     tools, here = toolchain(), gpu.matched(gpu.detect(), loaded)
@@ -132,14 +135,13 @@ def bench(
             done = _profiled(program, reference, library.path, gpus, done)
     wrong = [row.void for row in done.rows if row.void and row.disproven]
     wrong += [doubt for each in ncu.agreements(done) for doubt in each.doubts]
-    lacking = _lacking(done, kernel.bench_params())
-    cells = []
-    if wrong or not lacking:
-        status = Status.DISPROVEN if wrong else Status.VERIFIED
-        reason = "; ".join(wrong) or f"{len(done.rows)} shapes"
-        cells = [CellRecord(arch=arch, device=device, job="bench", status=status, reason=reason)]
-    else:
+    status, reason = Status.VERIFIED, f"{len(done.rows)} shapes"
+    if wrong:
+        status, reason = Status.DISPROVEN, "; ".join(wrong)
+    elif lacking := _lacking(done, kernel.bench_params()):
+        status, reason = Status.UNVERIFIED, lacking
         out.print(f"benchmarked stays unverified: {lacking}", soft_wrap=True)
+    cells = [CellRecord(arch=arch, device=device, job="bench", status=status, reason=reason)]
     ran = [each.uuid for each in gpus]
     recording.save(reference, path, record, json_file, gpus=ran, cells=cells, bench=done)
     if all(map(lasting, done.rows)):

@@ -28,6 +28,8 @@ from lanecheck.cli.options import (
     SubjectOption,
     VariantOption,
     WorkersOption,
+    check_device,
+    exit_by,
     matrix_path,
     out,
     print_failure,
@@ -90,9 +92,11 @@ def verify(
 
     Example: lanecheck verify --budget 60s
     """
+    if record:
+        refuse_to_record(None, subject)
     root, loaded = matrix_path(path).parent, read_matrix(path)
-    if device not in (None, "host", "cuda"):
-        raise BadInput(f"--device is host or cuda, not '{device}'")
+    if device:
+        check_device(device)
     if require is None:
         require = "*/host/build,*/host/inspect" if device == "cuda" else "*/host/*"
     required = _required(require, loaded)
@@ -169,9 +173,7 @@ def fuzz(
         model.write(campaign, json_file)
     if record:
         recording.save_campaigns([campaign], loaded, path, None, target.gpus)
-    if campaign.lacking and not campaign.failures:
-        out.print(f"[bold red]{campaign.lacking}[/]: nothing is shown")
-    raise typer.Exit(1 if campaign.good is False else 0)
+    exit_by([campaign])
 
 
 def replay(
@@ -229,7 +231,9 @@ def replay(
     if trace:
         for text in tracing.traced(case, target):
             out.print(text, markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1 if failures or not result.judged else 0)
+    if not failures and not result.judged:
+        raise CannotRun("no oracle judged the case: nothing is shown")
+    raise typer.Exit(1 if failures else 0)
 
 
 COMMANDS = (verify, fuzz, replay)

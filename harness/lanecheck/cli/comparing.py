@@ -205,7 +205,7 @@ def power(
     if json_file:
         model.write(found, json_file)
     if record:
-        recording.save(reference, path, True, None, power=found)
+        recording.save(reference, path, True, None, gpus=(), power=found)
 
 
 COMMANDS = (compare, power)

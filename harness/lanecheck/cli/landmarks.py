@@ -19,6 +19,7 @@ from lanecheck.cli.options import (
     VariantOption,
     WorkersOption,
     check_device,
+    exit_by,
     out,
     print_failures,
     print_judged,
@@ -88,7 +89,7 @@ def landmarks(
     print_failures(records, subject, fault)
     if record:
         recording.save_campaigns(records, loaded, path, json_file, target.gpus)
-    raise typer.Exit(1 if any(each.good is False for each in records) else 0)
+    exit_by(records)
 
 
 def _write(records: list[CampaignRecord], path: Path) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
 from rich.markup import escape
@@ -234,6 +234,19 @@ def refuse_to_record(fault: str | None, subject: str | None) -> None:
     """
     if fault or subject:
         raise BadInput("--record is for the kernel of matrix.yaml, without a fault")
+
+
+def exit_by(campaigns: Sequence[CampaignRecord], wrong: bool = False) -> NoReturn:
+    """End a command: 1 if a case failed, or something else was ``wrong``.
+
+    Raises:
+        CannotRun: if a campaign showed nothing.
+    """
+    if wrong or any(each.failures for each in campaigns):
+        raise typer.Exit(1)
+    if lacking := next((each.lacking for each in campaigns if each.lacking), None):
+        raise CannotRun(f"{lacking}: nothing is shown")
+    raise typer.Exit(0)
 
 
 def print_judged(record: CampaignRecord) -> None:

@@ -21,6 +21,7 @@ from lanecheck.cli.options import (
     read_matrix,
     read_target,
 )
+from lanecheck.gpu import choose
 from lanecheck.reports import model
 from lanecheck.reports.results import summation_record
 from lanecheck.subject import load
@@ -59,6 +60,7 @@ def tree(
         listener.stage("build")
         target = read_target(loaded, reference, variant, device, arch, fault)
         listener.stage("tree")
+        choose(target.gpus)
         for capability, observation in observe(kernel, case, target):
             try:
                 found += recovered(observation, capability)

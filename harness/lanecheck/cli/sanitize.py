@@ -22,6 +22,7 @@ from lanecheck.cli.options import (
     SubjectOption,
     WorkersOption,
     check_device,
+    exit_by,
     out,
     print_failures,
     read_matrix,
@@ -99,7 +100,6 @@ def sanitize(
                     campaign(target, Budget(cases), seed, _BATCH, executor, listener, title)
                 )
             print_failures(records, subject, fault)
-            wrong = any(record.good is False for record in records)
         if device == "cuda" or (device is None and gpu.matched(gpu.detect(), loaded)):
             listener.stage("compute-sanitizer")
             try:
@@ -112,7 +112,7 @@ def sanitize(
                     raise
                 listener.end(str(reason), good=None)
             else:
-                ran = target.gpus
+                ran = target.gpus[:1]  # compute-sanitizer watches one process
                 given = {"--subject": subject, "--fault": fault, "--arch": target.variant}
                 for checked in verdicts:
                     _report(checked, given, listener)
@@ -120,7 +120,7 @@ def sanitize(
                     wrong |= bool(checked.evidence)
     if record:
         recording.save(reference, path, True, None, gpus=ran, campaigns=records, sanitized=found)
-    raise typer.Exit(1 if wrong else 0)
+    exit_by(records, wrong)
 
 
 COMMANDS = (sanitize,)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from lanecheck import gpu
+from lanecheck.bench import ncu
+from lanecheck.bench.model import BenchRecord
+from lanecheck.bench.model import Row as BenchRow
 from lanecheck.matrix import ALL, Cell, Matrix, Row
 from lanecheck.reports.cells import campaign_cells
 from lanecheck.reports.model import CampaignRecord, CellRecord, Report, Status
@@ -90,11 +94,12 @@ def ledger(reports: Sequence[Report], matrix: Matrix) -> list[Entry]:
 
 
 class _Shown(NamedTuple):
-    """What a report says of a cell, and the campaign that it says it by, if there is one."""
+    """What a report says of a cell, and the campaign or timed shape that it says it by, if any."""
 
     report: Report
     cell: CellRecord
-    campaign: CampaignRecord | None
+    campaign: CampaignRecord | None = None
+    shape: tuple[object, ...] = ()
 
 
 def _entry(
@@ -107,35 +112,57 @@ def _entry(
     sources = [run.evidence.report.source for run in runs]
     current = any(not source.differs(newest.source) for source in sources)
     source = newest.source if current else sources[-1]
-    kept = standing([run for run in runs if not run.evidence.report.source.differs(source)])
-    shown = [run.evidence for run in kept if not run.good] or [run.evidence for run in kept]
+    told = [run for run in runs if not run.evidence.report.source.differs(source)]
+    kept = standing(told)
+    wrong = [run.evidence for run in kept if not run.good]
+    shown = wrong or [run.evidence for run in kept]
+    cells = [] if wrong else [run.evidence.cell for run in told]
+    sound = [cell for cell in cells if cell.status is Status.VERIFIED]
     resting = {id(each.report) for each in shown}
-    return Entry(_together(shown, matrix), shown[-1].report, not current, len(resting))
+    return Entry(_together(shown, sound, matrix), shown[-1].report, not current, len(resting))
 
 
 def _runs(report: Report, cell: CellRecord, matrix: Matrix) -> list[Run[_Shown]]:
-    """What a report shows of a cell: its campaigns, its timed shapes unless nobody doubted their times, or
-    else all of it as one."""
+    """What a report shows of a cell: its campaigns, its timed shapes, or else all of it as one.
+
+    What a verified report finds wrong counts as good, and what none of a disproven one's explains is
+    blamed on all of them.
+    """
     campaigns = [each for each in report.campaigns if _speaks(each, cell, matrix)]
-    if cell.status is Status.UNVERIFIED and not any(each.reordered for each in campaigns):
+    bench = report.bench if cell.job == "bench" else None
+    status = cell.status
+    if status is Status.UNVERIFIED and not (bench or any(each.reordered for each in campaigns)):
         return []
     runs = [
         Run(each.name, each.cases, bool(each.good), _Shown(report, cell, each))
         for each in campaigns
     ]
-    if cell.job == "bench" and report.bench:
-        runs = [
-            Run((*sorted(row.params.items()),), 1, not row.disproven, _Shown(report, cell, None))
-            for row in report.bench.rows
-            if row.disproven or (row.counted and row.counted.facts)
-        ]
-        if not runs:
-            return []
-    runs = runs or [Run((), 1, True, _Shown(report, cell, None))]
-    verified, blamed = cell.status is Status.VERIFIED, not all(run.good for run in runs)
+    if bench:
+        runs = _timed(bench, _Shown(report, cell))
+    elif not runs:
+        runs = [Run((), 1, True, _Shown(report, cell))]
+    as_found = status is not Status.DISPROVEN or not all(run.good for run in runs)
+    verified = status is Status.VERIFIED
     return [
-        Run(run.name, run.cases, verified or (blamed and run.good), run.evidence) for run in runs
+        Run(run.name, run.cases, verified or (as_found and run.good), run.evidence) for run in runs
     ]
+
+
+def _timed(bench: BenchRecord, shown: _Shown) -> list[Run[_Shown]]:
+    """The shapes of a benchmark; those that Nsight Compute measured once more, by a name of their own.
+
+    A round is a case. A good time that nobody doubted is left out.
+    """
+
+    def run(row: BenchRow, good: bool, *by: str) -> list[Run[_Shown]]:
+        if good and not (row.counted and row.counted.facts):
+            return []
+        shape = (*sorted(row.params.items()),)
+        return [Run((*shape, *by), bench.rounds, good, shown._replace(shape=shape))]
+
+    runs = [run(row, not row.disproven) for row in bench.rows]
+    runs += [run(each.row, not each.doubts, "ncu") for each in ncu.agreements(bench)]
+    return [*chain.from_iterable(runs)]
 
 
 def _speaks(campaign: CampaignRecord, cell: CellRecord, matrix: Matrix) -> bool:
@@ -150,15 +177,20 @@ def _speaks(campaign: CampaignRecord, cell: CellRecord, matrix: Matrix) -> bool:
     return cell.device in gpu.matched([gpu.Gpu(campaign.gpu, capability, "")], matrix)
 
 
-def _together(shown: Sequence[_Shown], matrix: Matrix) -> CellRecord:
-    """The cell that all of them show."""
+def _together(shown: Sequence[_Shown], sound: Sequence[CellRecord], matrix: Matrix) -> CellRecord:
+    """The cell that all of them show.
+
+    Args:
+        sound: the verified cells of their source; none where something is wrong.
+    """
     last = shown[-1].cell
     campaigns = [each.campaign for each in shown if each.campaign]
     if len(campaigns) == len(shown):
         found = campaign_cells(campaigns, matrix, last.device)
         return next(cell for cell in found if cell.arch == last.arch)
-    if last.status is Status.VERIFIED and len(shown) > 1:
-        return last.model_copy(update={"reason": f"{len(shown):,} shapes"})
+    shapes = {each.shape for each in shown if each.shape}
+    if sound and shapes:
+        return sound[-1].model_copy(update={"reason": f"{len(shapes):,} shapes"})
     return last
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lanecheck.build import LEFTOVERS
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.git import git
 from lanecheck.subject import file_of
@@ -21,10 +23,6 @@ PREFIX = "lanecheck-"
 """Of the folders that checkouts lie in."""
 HELD = "held"
 """A file beside a checkout, locked by whoever uses it."""
-NOT_COPIED = shutil.ignore_patterns(
-    ".git", ".nox", ".venv", ".lanecheck", "__pycache__", ".*_cache", "*.egg-info"
-)
-"""What tools leave in a folder, and no kernel needs."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Arm:
 @contextmanager
 def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tuple[Arm, Arm, Arm]]:
     """Base, head and base again, on disk. Revisions lie in worktrees of their own; of a folder, base again is
-    a copy of the kernel. All that is gone afterwards.
+    a copy. All that is gone afterwards.
 
     Args:
         base: a folder if there is such a path, or else a revision. head: another.
@@ -71,7 +69,7 @@ def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tu
         if first.commit:
             again = stack.enter_context(_worktree(first.commit, root)) / kernel
         else:
-            again = stack.enter_context(_copy(first.folder))
+            again = stack.enter_context(_copy(checkouts[0][1], kernel)) / kernel
         yield first, second, Arm(base, first.commit, again)
 
 
@@ -139,16 +137,48 @@ def _worktree(commit: str, root: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _copy(folder: Path) -> Iterator[Path]:
-    """A copy of a folder."""
+def _copy(folder: Path, kernel: Path) -> Iterator[Path]:
+    """A copy of a checkout's folder, links as links, without what tools leave there; outside of ``kernel``
+    also without the folders that git ignores."""
     with _temporary() as temporary:
+        skipped = {*_ignored(folder, kernel), temporary.resolve()}  # which may lie in the folder
+
+        def left_out(place: str, names: list[str]) -> set[str]:
+            here = (name for name in names if Path(place, name) in skipped)
+            return {*LEFTOVERS(place, names), *here}
+
         copy = temporary / folder.name
         try:
-            shutil.copytree(folder, copy, ignore=NOT_COPIED, ignore_dangling_symlinks=True)
+            shutil.copytree(folder, copy, symlinks=True, ignore=left_out)
         except shutil.Error as error:
             name, _, reason = error.args[0][0]
             raise CannotRun(f"cannot copy {name}, which the control needs: {reason}") from None
+        _relink(copy, folder)
         yield copy
+
+
+def _ignored(folder: Path, kernel: Path) -> set[Path]:
+    """The folders below a checkout's that git ignores, without those that ``kernel`` lies in or that lie in
+    it; none if it is no git checkout."""
+    asked = ("--others", "--ignored", "--exclude-standard", "--directory")
+    said = git(folder, "-c", "core.quotePath=true", "ls-files", *asked) or ""
+    found = {Path(name) for name in said.splitlines() if name.endswith("/")}
+    return {
+        folder / each
+        for each in found
+        if not (each.is_relative_to(kernel) or kernel.is_relative_to(each))
+    }
+
+
+def _relink(copy: Path, folder: Path) -> None:
+    """Let a copy's relative links to what lies outside of the folder still lead there."""
+    for place, folders, files in os.walk(copy):
+        for link in (Path(place, name) for name in (*folders, *files)):
+            if link.is_symlink() and not os.path.isabs(to := os.readlink(link)):
+                target = Path(os.path.normpath(folder / link.relative_to(copy).parent / to))
+                if not target.is_relative_to(folder):
+                    link.unlink()
+                    link.symlink_to(target)
 
 
 @contextmanager
