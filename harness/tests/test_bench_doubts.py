@@ -362,8 +362,9 @@ def test_a_timer_that_does_not_wait_is_flagged() -> None:
 
 
 def test_honest_timing_is_not_flagged() -> None:
-    rows = [bench(Gemv()) for _ in range(20)]
-    assert [found.void for found in rows] == [None] * len(rows)
+    # By no doubt; that it reads faster than a loop in numpy, a loaded CPU may well say.
+    timings = [bench(Gemv()).timing for _ in range(20)]
+    assert [found and found.facts and doubts(found.facts) for found in timings] == [[]] * 20
 
 
 # The path of a GPU, as far as it can be walked without one -------------------------------------
