@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_ledger import NUMBERS
-from test_reports import campaign, cell, report
+from test_reports import TIERS, campaign, cell, report
 
 from lanecheck import gpu, matrix_file, verify
 from lanecheck.build import Built
@@ -16,7 +16,8 @@ from lanecheck.reports.model import FailureRecord, RealRecord, Report, Status, S
 from lanecheck.summation import recovery
 from lanecheck.summation.fprev import NoTree
 
-TEXT = """\
+TEXT = (
+    """\
 schema: 1
 subject: small:SUBJECT
 archs:
@@ -30,11 +31,9 @@ devices:
 jobs:
   fuzz: {column: host-fuzzed, budget: 5m}
   silicon: {column: on silicon, gpu: true, budget: 5m}
-tiers:
-  pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
-  nightly: {rows: [{jobs: all, archs: all, devices: all}]}
-  release: {rows: [{jobs: all, archs: all, devices: all}]}
 """
+    + TIERS
+)
 MATRIX = matrix_file.parse(TEXT)
 PLAN = verify.Plan(MATRIX, "small:SUBJECT", Path())
 

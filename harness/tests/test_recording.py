@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from test_ledger import ran
-from test_reports import recipe
+from test_reports import TIERS, recipe
 
 from lanecheck import gpu, matrix_file
 from lanecheck.cli import recording
@@ -15,7 +15,8 @@ from lanecheck.gpu import Gpu
 from lanecheck.reports import model, store
 from lanecheck.reports.model import CampaignRecord, Report
 
-TEXT = """\
+TEXT = (
+    """\
 schema: 1
 subject: small:SUBJECT
 archs:
@@ -31,11 +32,9 @@ devices:
 jobs:
   fuzz: {column: host-fuzzed, budget: 5m}
   silicon: {column: on silicon, gpu: true, budget: 5m}
-tiers:
-  pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
-  nightly: {rows: [{jobs: all, archs: all, devices: all}]}
-  release: {rows: [{jobs: all, archs: all, devices: all}]}
 """
+    + TIERS
+)
 L4, A100 = Gpu("NVIDIA L4", "8.9", "GPU-l4"), Gpu("NVIDIA A100-SXM4-80GB", "8.0", "GPU-a100")
 H200, A10G = Gpu("NVIDIA H200", "9.0", "GPU-h200"), Gpu("NVIDIA A10G", "8.6", "GPU-a10g")
 

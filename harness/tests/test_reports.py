@@ -33,7 +33,16 @@ from lanecheck.reports.source import SourceRecord, source_record
 
 RECORDED = Path(__file__).parents[2] / store.RECORDED
 
-MATRIX = matrix_file.parse("""\
+TIERS = """\
+tiers:
+  pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
+  nightly: {rows: [{jobs: all, archs: all, devices: all}]}
+  release: {rows: [{jobs: all, archs: all, devices: all}]}
+"""
+"""Of a matrix that asks for everything everywhere."""
+
+MATRIX = matrix_file.parse(
+    """\
 schema: 1
 subject: small:SUBJECT
 archs:
@@ -48,11 +57,9 @@ devices:
 jobs:
   build: {column: built, budget: 5m}
   silicon: {column: on silicon, gpu: true, budget: 10m}
-tiers:
-  pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
-  nightly: {rows: [{jobs: all, archs: all, devices: all}]}
-  release: {rows: [{jobs: all, archs: all, devices: all}]}
-""")
+"""
+    + TIERS
+)
 
 
 def cell(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from test_reports import TIERS
 
 from lanecheck import gpu, matrix_file, sanitizer
 from lanecheck.errors import CannotRun
@@ -86,7 +87,8 @@ def copied(folder: Path, old: str = "", new: str = "") -> Path:
     return folder
 
 
-SMALL = """\
+SMALL = (
+    """\
 schema: 1
 subject: copied:SUBJECT
 archs:
@@ -100,11 +102,9 @@ jobs:
   inspect: {column: inspected, budget: 2m}
   fuzz: {column: host-fuzzed, budget: 5m}
   silicon: {column: on silicon, gpu: true, budget: 5m}
-tiers:
-  pull_request: {rows: [{jobs: all, archs: all, devices: all}]}
-  nightly: {rows: [{jobs: all, archs: all, devices: all}]}
-  release: {rows: [{jobs: all, archs: all, devices: all}]}
 """
+    + TIERS
+)
 
 
 # A healthy kernel -----------------------------------------------------------------------------

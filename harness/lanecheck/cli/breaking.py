@@ -104,9 +104,8 @@ def faults(
             listener.end(_agreement(compared), explained)
     for side, scores in sides.items():
         _print_scores(scores, side)
-    if any(each.only_host or each.only_gpu for each in compared):
-        for table in _difference_tables(compared):
-            out.print(table)
+    for table in _difference_tables(compared):
+        out.print(table)
     scores = [score for each in sides.values() for score in each]
     if record or json_file:
         recording.save(
@@ -195,8 +194,10 @@ def _control_table(scores: list[Score], side: str) -> Table:
 
 
 def _difference_tables(compared: list[Comparison]) -> Iterator[Table]:
-    table = _table("host and GPU", "cases", "alike", "only host", "only GPU")
     differing = [each for each in compared if each.only_host or each.only_gpu]
+    if not differing:
+        return
+    table = _table("host and GPU", "cases", "alike", "only host", "only GPU")
     for each in differing:
         table.add_row(
             each.fault.id,

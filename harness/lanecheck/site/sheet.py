@@ -70,7 +70,7 @@ def _lines(shown: Shown) -> Iterator[tuple[str, str, Sequence[object], str, str]
     def raced(role: str, each: Measurement, detail: str) -> tuple[str, str, list[object], str, str]:
         share = Spread.of_ratios(read.samples_us, each.samples_us).median
         speedup = Spread.of_ratios(each.samples_us, own.samples_us).median
-        slowed = timing.sustained if each is own and not each.slowed else each.slowed
+        slowed = each.slowed or (timing.sustained if each is own else None)
         return role, each.name, _numbers(each, share, speedup, slowed), "", detail
 
     yield raced(SUBJECT, own, own.detail or timing.method)

@@ -252,18 +252,30 @@ class PowerRecord(Strict):
         """Of the real comparisons on each config."""
         return Counter(verdict for each in self.recordings for verdict in each.verdicts.values())
 
-    def published(self, reported: datetime, beside: Header) -> Published:
-        """As it stands beside the verdict of a comparison.
+    @property
+    def commits(self) -> list[str]:
+        """What the real comparisons compared, short, each once; none for folders."""
+        return [*dict.fromkeys(each.commit[:12] for each in self.recordings if each.commit)]
+
+    def moments(self, reported: datetime) -> list[datetime]:
+        """When the real comparisons were, in order.
 
         Args:
             reported: when this was recorded, for old recordings, which have no date.
         """
-        days = sorted(each.created or reported for each in self.recordings)
-        commits = dict.fromkeys(each.commit[:12] for each in self.recordings if each.commit)
+        return sorted(each.created or reported for each in self.recordings)
+
+    def published(self, reported: datetime, beside: Header) -> Published:
+        """As it stands beside the verdict of a comparison.
+
+        Args:
+            reported: as of :meth:`moments`.
+        """
+        moments = self.moments(reported)
         return Published(
-            recorded=days[-1],
-            since=days[0],
-            commit=", ".join(commits) or None,
+            recorded=moments[-1],
+            since=moments[0],
+            commit=", ".join(self.commits) or None,
             machine=self.machine,
             units=len({each.unit for each in self.recordings}) if self.device == "cuda" else None,
             comparisons=self.alarmed,

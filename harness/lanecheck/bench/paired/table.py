@@ -81,11 +81,10 @@ def recorded(record: PowerRecord, reported: datetime) -> str:
     """When the real comparisons were, and of which commits.
 
     Args:
-        reported: when they were judged, for old ones, which have no date.
+        reported: as of :meth:`PowerRecord.moments`.
     """
-    days = sorted({f"{each.created or reported:%Y-%m-%d}" for each in record.recordings})
-    commits = dict.fromkeys(each.commit[:12] for each in record.recordings if each.commit)
-    return f"{', '.join(days)}, {', '.join(commits) or 'no commit'}"
+    days = dict.fromkeys(f"{moment:%Y-%m-%d}" for moment in record.moments(reported))
+    return f"{', '.join(days)}, {', '.join(record.commits) or 'no commit'}"
 
 
 def reality(record: PowerRecord) -> str:
