@@ -55,7 +55,10 @@ class Chain(Protocol):
 
 
 def sampled(chain: Chain) -> Sample:
-    """Samples of a chain. While the first of two replays warms it up, the host enqueues the other."""
+    """Samples of a chain. While the first of two replays warms it up, the host enqueues the other.
+
+    One is enough: after 16 the medians of seven contenders over five shapes differed by 0.4 % at most.
+    """
 
     def sample() -> float:
         chain.enqueue()
