@@ -805,7 +805,11 @@ def test_the_cost_follows_size_and_rounds_and_the_log_corrects_the_rule() -> Non
     contenders = 3 + len(cost.asked(0))
     assert many - few == pytest.approx(100 * 2 * contenders * replay)
     assert cost.seconds(2**30, 1, 4800.0, patience=0) > few
-    assert cost.seconds(2**25, 1, 4800.0, patience=10) > few + 4
+    patient = cost.seconds(2**25, 1, 4800.0, patience=10)
+    compiled = cost.seconds(2**25, 1, 4800.0, patience=10, compiled=True)
+    assert patient - compiled == pytest.approx(cost.compiling(10)) and compiled > few
+    many_cpus, few_cpus = (cost.ahead([10.0] * 8 + [0.0], cpus) for cpus in (16, 4))
+    assert few_cpus - many_cpus == pytest.approx(8 * cost.compiling(10) * (1 / 4 - 1 / 16))
     assert cost.estimate([10.0, 20.0], []) == 30.0
     assert cost.estimate([10.0, 20.0], [(10.0, 5.0), (8.0, 4.0), (1.0, 9.0)]) == 15.0
 

@@ -311,8 +311,9 @@ def test_a_refused_peer_leaves_no_copy_in_memory() -> None:
 
 
 def test_those_that_compile_for_each_shape_are_known_as_slow() -> None:
-    slow = [peer.name for peer in PEERS if peer.tuning_s]
-    assert slow == ["torch.compile", "gemlite"]
+    slow = [peer for peer in PEERS if peer.compiling_s]
+    assert [peer.name for peer in slow] == ["torch.compile", "gemlite"]
+    assert all(peer.patience_s > peer.compiling_s for peer in slow)  # they choose as well
 
 
 def test_the_versions_of_what_peers_are_made_of_are_known(
@@ -412,7 +413,8 @@ def test_a_shape_or_gpu_that_a_peer_does_not_know_is_named(
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every optional library is there, and empty."""
-    for name in ("nvmath.linalg.advanced", "triton", "gemlite.core", "flashinfer.gemm"):
+    names = ("nvmath.linalg.advanced", "triton.testing", "gemlite.core", "flashinfer.gemm")
+    for name in names:
         parts = name.split(".")
         for length in range(1, len(parts) + 1):
             module = ".".join(parts[:length])
@@ -662,7 +664,35 @@ def core(libraries: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Ge
         return stand_in
 
     monkeypatch.setattr(gemlite, "on_gpu", lambda copies: None)
+    active = SimpleNamespace(get_benchmarker=lambda: do_bench)
+    triton: Any = sys.modules["triton.testing"]
+    triton.do_bench, triton.runtime = (
+        do_bench,
+        SimpleNamespace(driver=SimpleNamespace(active=active)),
+    )
     return use
+
+
+def do_bench(call: Callable[[], Any], warmup: int = 25, rep: int = 100, **options: Any) -> int:
+    """As Triton's, but it says in how many milliseconds it would have timed the call."""
+    return warmup + rep
+
+
+def test_gemlite_chooses_in_less_time_than_triton_would_take_and_others_in_triton_s(
+    core: Callable[[str], Gemlite], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active, taken = sys.modules["triton.testing"].runtime.driver.active, []
+    run = Gemlite.forward_functional
+
+    def tuned(*given: Any) -> Any:
+        taken.append(active.get_benchmarker()(None, quantiles=(0.5,)))
+        return run(*given)
+
+    monkeypatch.setattr(Gemlite, "forward_functional", tuned)
+    core("")
+    gemlite.linear(copies(2, 1))
+    assert taken and set(taken) == {1 + gemlite.SAMPLING_MS}
+    assert active.get_benchmarker()(None) == 125
 
 
 @pytest.mark.parametrize(("m", "families"), [(1, {2, 3}), (4, {2, 3}), (5, {3, 4}), (64, {3, 4})])

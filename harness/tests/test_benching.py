@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ import test_cli
 from test_bench_ncu import Bench, row
 
 from lanecheck import cli
-from lanecheck.bench import cost, ncu, run
+from lanecheck.bench import ahead, cost, ncu, run
 from lanecheck.bench.log import RowEntry
 from lanecheck.bench.model import BenchRecord, Row
 from lanecheck.cli import benching
@@ -166,6 +167,16 @@ def machine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @test_cli.KERNEL
+def test_shapes_are_chosen_by_one_value_of_several_and_by_each_name(
+    bench: Bench, machine: Machine
+) -> None:
+    bench("--sweep", "--only", "m=1,8", "--only", "n=4096,7")
+    assert machine.asked == [shape for shape in SWEPT if shape["n"] == 4096]
+    code, _, failed = bench("--only", "m=7,9")
+    assert code == 2 and "no shape has m=7,9" in failed
+
+
+@test_cli.KERNEL
 def test_a_cut_sweep_goes_on_although_a_smaller_run_was_finished(
     bench: Bench, machine: Machine, checkout: Path
 ) -> None:
@@ -202,6 +213,11 @@ def test_a_plan_counts_shapes_peers_and_seconds_and_runs_nothing(
     gbps = 4800  # of an H200, in matrix.yaml
     each = cost.seconds(2 * 28672 * 4096, 30, gbps, float("inf"))
     assert _seconds(said) == round(2 * each / 2)
+    monkeypatch.setattr(ahead, "FEW", 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    first = cost.ahead([float("inf")] * 2, 4)
+    then = cost.seconds(2 * 28672 * 4096, 30, gbps, float("inf"), compiled=True)
+    assert _seconds(bench("--plan")[1]) == round(first + then)
     _, said, _ = bench("--plan", "--sweep", "--only", "n=4096")
     assert said.startswith(f"2 shapes, each against both ceilings and {len(cost.asked(0.0))} peers")
     assert 0 < _seconds(said) < round(each)

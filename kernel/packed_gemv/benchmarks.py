@@ -14,10 +14,11 @@ _SHAPES = (
     *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)),
     *((57344, 8192), (8192, 28672), (4096, 8192)),
 )
-# By tokens, the seconds that a peer may tune: 10 admit torch.compile, which costs as much as all of the
-# others; at 0 these race alone. For one token it writes a reduction of its own. For more it chooses among
-# matrix products: at 8 it was at most 1.3 % faster than the best of the others, over 125 shapes on an H200.
-_SWEPT_TOKENS = {1: 10.0, 2: 0.0, 4: 0.0, 8: 0.0, 16: 0.0, 32: 0.0, 64: 0.0}
+_SWEPT_TOKENS = (1, 2, 4, 8, 16, 32, 64)
+# The seconds that a peer may tune. Those that compile for a shape cost several times as much as all of the
+# others. For one token they are often the fastest; for more they choose among matrix products: at 8, over 125
+# shapes on an H200, torch.compile was at most 1.3 % faster than the best of the others.
+_PATIENT, _BRIEF = 30.0, 0.0
 
 
 def usual() -> Iterator[Launch]:
@@ -28,10 +29,12 @@ def usual() -> Iterator[Launch]:
 
 
 def tuned() -> Iterator[tuple[Launch, float]]:
-    """Every tuned shape for each of some numbers of tokens, and the seconds that a peer may tune."""
-    for m, patience in _SWEPT_TOKENS.items():
+    """Every tuned shape for each of some numbers of tokens, and the seconds that a peer may tune: those for
+    one token, and of the others the usual ones, race against every peer."""
+    for m in _SWEPT_TOKENS:
         for n, k, _ in table():
-            yield _selected(m, n, k), patience
+            patient = m == 1 or (n, k) in _SHAPES
+            yield _selected(m, n, k), _PATIENT if patient else _BRIEF
 
 
 def gated(device: str) -> Iterator[Launch]:

@@ -12,26 +12,43 @@ LAUNCH_US = 2.0
 """Microseconds a launch, beside its bytes. This and the next are leads, of an H200."""
 PREPARING_S = 1.5
 """Seconds a shape in which everything is judged, laid out, captured and doubted."""
+STARTING_S = 12.0
+"""Seconds until the processes that compile ahead have loaded what they compile with."""
 
 
 def asked(patience: float) -> list[Peer]:
     """The peers that need no more than so many seconds to tune."""
-    return [peer for peer in PEERS if peer.tuning_s <= patience]
+    return [peer for peer in PEERS if peer.patience_s <= patience]
 
 
-def seconds(size: int, rounds: int, gbps: float, patience: float) -> float:
+def compiling(patience: float) -> float:
+    """Seconds of one CPU in which the peers that are asked compile for a shape."""
+    return sum(peer.compiling_s for peer in asked(patience))
+
+
+def ahead(patiences: Sequence[float], cpus: int) -> float:
+    """Seconds in which the peers compile for shapes, as many at once as there are CPUs.
+
+    Args:
+        patiences: of each shape, the seconds that a peer may take to tune.
+    """
+    return STARTING_S + sum(map(compiling, patiences)) / cpus
+
+
+def seconds(size: int, rounds: int, gbps: float, patience: float, compiled: bool = False) -> float:
     """A shape's cost by rule of thumb.
 
     Args:
         size: bytes that one launch moves.
         gbps: of the memory, in 10^9 bytes a second.
         patience: seconds that a peer may take to tune.
+        compiled: whether the peers did so ahead.
     """
     count, peers = copies(size, l2=0), asked(patience)
     launches = count * turns(count)
     replay = launches * (LAUNCH_US * 1e-6 + size / gbps / 1e9)
     contenders = 3 + len(peers)  # the subject and both ceilings
-    tuning = sum(peer.tuning_s for peer in peers)
+    tuning = sum(peer.tuning_s for peer in peers) + (0.0 if compiled else compiling(patience))
     return PREPARING_S + tuning + 2 * rounds * contenders * replay
 
 

@@ -237,9 +237,9 @@ def _entered(
         try:
             if alone:
                 raise Unavailable(alone)
-            if peer.tuning_s > patience:
+            if peer.patience_s > patience:
                 raise Unavailable(
-                    f"it would take some {peer.tuning_s:g} s to tune, and has {patience:g} here"
+                    f"it would take some {peer.patience_s:g} s to tune, and has {patience:g} here"
                 )
             launches = peer.launches(product, copies)
             yield Contender(peer.name, launches, ready_s=time.monotonic() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, count
@@ -12,7 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from lanecheck import gpu
-from lanecheck.bench import cost, ncu
+from lanecheck.bench import ahead, cost, ncu
 from lanecheck.bench.log import LOG, BenchHeader, headed, lasting
 from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.plan import BenchSubject, benchable, swept
@@ -59,7 +60,9 @@ def bench(
     ] = False,
     only: Annotated[
         Optional[list[str]],
-        typer.Option(help="Only shapes with this value, such as m=1; repeat it to narrow."),
+        typer.Option(
+            help="Only shapes with such a value, as in m=1 or m=1,8; repeat it to narrow."
+        ),
     ] = None,
     profile: Annotated[
         bool,
@@ -246,12 +249,12 @@ def _lacking(done: BenchRecord, usual: Sequence[Params]) -> str | None:
 
 
 def _has(params: Params, values: Sequence[str]) -> bool:
-    """Whether a shape has every ``name=value``."""
+    """Whether a shape has every ``name=value``, or one of the values in ``name=value,value``."""
     for each in values:
-        name, _, value = each.partition("=")
+        name, _, wanted = each.partition("=")
         if name not in params:
             raise BadInput(f"--only {each}: a shape has {', '.join(params)}, such as m=1")
-        if str(params[name]) != value:
+        if str(params[name]) not in wanted.split(","):
             return False
     return True
 
@@ -267,12 +270,13 @@ def _print_plan(
     """How many shapes are left, and about how long they take."""
 
     def rule(params: Params, patience: float) -> float:
-        size = subject.traffic(params)
-        return cost.seconds(size, header.rounds, device.datasheet_gbps or 1, patience)
+        size, gbps = subject.traffic(params), device.datasheet_gbps or 1
+        return cost.seconds(size, header.rounds, gbps, patience, compiled=bool(first))
 
     asked = {str(dict(params)): patience for params, patience in shapes}
     done = {str(each.row.params): each for each in LOG.entries(log, header)}
-    left = [rule(*shape) for shape in shapes if str(dict(shape[0])) not in done]
+    left = [shape for shape in shapes if str(dict(shape[0])) not in done]
+    first = ahead.worthwhile(left)
     known = [
         (rule(each.row.params, asked[name]), each.seconds)
         for name, each in done.items()
@@ -281,10 +285,13 @@ def _print_plan(
     logged = f", {len(shapes) - len(left)} of them in {relative(log)}" if known else ""
     over = f" on {gpus} GPUs" if gpus > 1 else ""
     by = "by the seconds of those in the log" if known else "by rule of thumb"
+    seconds = cost.estimate([rule(*shape) for shape in left], known) / gpus
+    if first:
+        seconds += cost.ahead([patience for _, patience in first], os.cpu_count() or 1)
     peers = [len(cost.asked(patience)) for patience in asked.values()]
     number = f"{min(peers)}" + (f" to {max(peers)}" if max(peers) > min(peers) else "")
     out.print(
         f"{len(shapes)} shapes{logged}, each against both ceilings and {number} peers: about "
-        f"{cost.estimate(left, known) / gpus:,.0f} s{over}, {by}",
+        f"{seconds:,.0f} s{over}, {by}",
         soft_wrap=True,
     )

@@ -35,15 +35,23 @@ class Peer:
     Attributes:
         name: what the record calls it.
         prepare: it over copies of a product's operands.
-        tuning_s: seconds in which it compiles and tunes for a shape, if these are many; a lead, of an H200.
-            At 0 are those that need less than two: Triton's 20 variants took 0.06 to 1.6.
+        compiling_s: seconds of one CPU in which it compiles for a shape, if these are many. This and the
+            next are leads, of an H200; at 0 are those that need less than two of both: Triton's 20 variants
+            took 0.06 to 1.6.
+        tuning_s: seconds in which it then chooses what is fastest, on the GPU.
         packages: what it is made of beside torch, as package registries call it.
     """
 
     name: str
     prepare: Prepare
+    compiling_s: float = 0.0
     tuning_s: float = 0.0
     packages: tuple[str, ...] = ()
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds that a shape must have for it."""
+        return self.compiling_s + self.tuning_s
 
     def launches(self, product: Product, copies: int) -> list[Launch]:
         """It over so many copies of a product's operands, on their device, each shown right.
