@@ -8,17 +8,15 @@ torch and Triton keep; what they tuned, on a GPU that others used meanwhile, is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from itertools import accumulate, cycle
-from typing import Any
 
 from lanecheck.bench import cost, plan
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
-from lanecheck.bench.peers import Product, Unavailable
+from lanecheck.bench.peers import Product, Unavailable, gemlite
 from lanecheck.bench.plan import Workload
 from lanecheck.executor import deaf, pool_of
 from lanecheck.gpu import Gpu
@@ -90,24 +88,8 @@ def prepare(reference: str, params: Params, patience: float, seed: int) -> None:
     workload = Workload.of(plan.benchable(load(reference)), params, seed)
     inputs = CudaRig(None, found.l2_bytes).draw(workload.subject, workload.case)
     product = Product.of(workload, inputs)
-    stop_timing()
+    gemlite.SAMPLING_MS = 0.0  # it compiles all of its choices; timed, they would wait for one GPU
     for peer in cost.asked(patience):
         if peer.compiling_s:
             with suppress(Unavailable):
                 peer.launches(product, 1)
-
-
-def stop_timing() -> None:
-    """Have the tuners of this process run each of their choices once, which compiles it: to time them as well
-    would keep the GPU busy, for which all of these processes wait. What has no such tuner is left alone."""
-
-    def once(call: Callable[[], Any], *given: Any, **options: Any) -> float:
-        call()
-        return 1.0
-
-    with suppress(ImportError):
-        testing: Any = import_module("triton.testing")
-        testing.do_bench = lambda *given, **options: [once(*given)] * 3
-    with suppress(ImportError):
-        inductor: Any = import_module("torch._inductor.runtime.benchmarking")
-        inductor.benchmarker.benchmark_gpu = once

@@ -14,7 +14,7 @@ from lanecheck.bench.peers.tuning import Variant, fastest
 K_MULTIPLE = 32
 GEMV_TOKENS = 4
 """Up to which its rules pick a GEMV for packed weights; for 16-bit ones they stop at 2."""
-SAMPLING_MS = 10
+SAMPLING_MS = 10.0
 """Milliseconds in which a choice is timed. In Triton's own 125 its 28 choices took 3.7 s a shape."""
 
 
@@ -41,7 +41,7 @@ def linear(copies: Copies) -> Sequence[Multiply]:
     one = "GEMV_SPLITK" if copies.m <= GEMV_TOKENS else "GEMM"
     variants = [_variant(core, layer, family) for family in (one, "GEMM_SPLITK")]
     triton = installed("triton.testing", "Triton", "triton")
-    briefly = partial(triton.do_bench, warmup=1, rep=SAMPLING_MS)
+    briefly = partial(triton.do_bench, warmup=SAMPLING_MS / 10, rep=SAMPLING_MS)
     with patch.object(triton.runtime.driver.active, "get_benchmarker", lambda: briefly):
         return fastest(variants, copies)
 
