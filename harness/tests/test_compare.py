@@ -780,6 +780,19 @@ def test_the_log_of_each_gpu_has_a_name_of_its_own():
     assert log("u0").endswith("-cuda-u0.jsonl")
 
 
+def test_rates_outlive_an_edit_of_a_peer_alone(tmp_path):
+    """No comparison asks one; what times, however little of it is edited, times otherwise."""
+
+    def edited(name: str) -> bool:
+        before = comparison.timing_code(tmp_path)
+        (tmp_path / name).write_text("edited")
+        return comparison.timing_code(tmp_path) != before
+
+    shutil.copytree(Path(comparison.__file__).parents[1], tmp_path, dirs_exist_ok=True)
+    assert not edited("peers/gemlite.py")
+    assert edited("timing.py") and edited("paired/gate.py") and edited("new.py")
+
+
 def test_every_verdict_has_an_exit_code():
     assert {verdict: comparing.EXIT_CODES.get(verdict, 0) for verdict in Verdict} == {
         Verdict.SLOW: 1,

@@ -175,7 +175,7 @@ def prepared(
     )
     header = Header(
         subject=subject,
-        benchmark=_digest(tree(Path(__file__).parents[1])),
+        benchmark=_digest(timing_code(Path(__file__).parents[1])),
         device=place.device,
         arch=place.arch.name if place.arch else "plain",
         machine=place.machine,
@@ -231,6 +231,16 @@ def seconds_each(comparison: Prepared, processes: Processes) -> float:
         start = time.monotonic()
         processes.time(comparison.time("base", 0))
     return time.monotonic() - start
+
+
+def timing_code(bench: Path) -> dict[str, str]:
+    """Digests of the benchmark's files, by name, without its peers: no comparison asks them.
+
+    Args:
+        bench: the folder of :mod:`lanecheck.bench`.
+    """
+    found = tree(bench).items()
+    return {name: each for name, each in found if not name.startswith("peers/")}
 
 
 def _gated(base: Offer, head: Offer, subject: str) -> tuple[dict[str, Values], dict[str, Values]]:
