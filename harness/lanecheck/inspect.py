@@ -100,7 +100,7 @@ def _inspect(built: Built, arch: Arch, toolchain: Toolchain, required: Sequence[
         ptx_codes=_unique(code for code in present if code.startswith("compute_")),
         assembled_for=assembled,
         functions=functions,
-        sass_sha256=_digest(f"{f.code} {_stable(f.name)} {f.sass_sha256}" for f in functions),
+        sass_sha256=_digest(f"{f.code} {stable(f.name)} {f.sass_sha256}" for f in functions),
         problems=(
             *wrong_codes(arch, present),
             *judge(functions, required, demangle(f.name for f in functions)),
@@ -278,7 +278,7 @@ def _functions(
                         pattern: sum(1 for line in sass if compiled.search(line))
                         for pattern, compiled in patterns.items()
                     },
-                    sass_sha256=_digest(map(_stable, sass)),
+                    sass_sha256=_digest(map(stable, sass)),
                 )
             )
     return tuple(functions)
@@ -360,7 +360,7 @@ def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _stable(text: str) -> str:
+def stable(text: str) -> str:
     """Code without the hash of the source's path that names in anonymous namespaces hold."""
     return re.sub(r"(GLOBAL__N__|INTERNAL_)[0-9a-f]{8}_", r"\1", text)
 

@@ -254,11 +254,7 @@ def load(reference: str) -> Subject:
     Raises:
         BadInput: if there is no such thing, or it is no subject.
     """
-    module, _, attribute = reference.rpartition(":")
-    if not re.fullmatch(r"(.+\.py|\w+(\.\w+)*):\w+", reference):
-        raise BadInput(
-            f"subject '{reference}' is not of the form module:ATTRIBUTE or FILE.py:ATTRIBUTE"
-        )
+    module, attribute = _place(reference), reference.rpartition(":")[2]
     try:
         found = _module(reference)
     except LanecheckError:
@@ -278,9 +274,21 @@ def load(reference: str) -> Subject:
 
 
 def file_of(reference: str) -> Path | None:
-    """The file that a reference of the form ``FILE.py:ATTRIBUTE`` names; None for one of the other form."""
-    place = reference.rpartition(":")[0]
+    """The file that a reference of the form ``FILE.py:ATTRIBUTE`` names; None for one of the other form.
+
+    Raises:
+        BadInput: if it is of neither.
+    """
+    place = _place(reference)
     return Path(place).resolve() if place.endswith(".py") else None
+
+
+def _place(reference: str) -> str:
+    if not re.fullmatch(r"(.+\.py|\w+(\.\w+)*):\w+", reference):
+        raise BadInput(
+            f"subject '{reference}' is not of the form module:ATTRIBUTE or FILE.py:ATTRIBUTE"
+        )
+    return reference.rpartition(":")[0]
 
 
 def origin(reference: str) -> Path | None:
@@ -345,7 +353,7 @@ def _module(reference: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     if not file.is_file():
-        raise BadInput(f"subject '{reference}': there is no file {file}")
+        raise BadInput(f"subject '{reference}': there is no file {_place(reference)}")
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

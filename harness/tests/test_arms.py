@@ -26,7 +26,7 @@ def test_a_revision_lies_in_a_worktree_that_is_gone_afterwards(checkout):
         ):
             assert base.commit == git(checkout, "rev-parse", "HEAD").strip()
             assert head.commit is None
-            assert head.folder == checkout / "kernel"
+            assert not head.folder.is_relative_to(checkout)
             texts = [(arm.folder / "small_gemv" / "subject.py").read_text() for arm in (base, head)]
             assert ["bool(0)" in text for text in texts] == [False, True]
             assert git(checkout, "worktree", "list").count("\n") == 3
@@ -82,7 +82,7 @@ def test_base_is_checked_out_twice(checkout):
 
 
 @GIT
-def test_of_a_folder_the_second_checkout_is_a_copy_without_what_tools_leave_there(checkout):
+def test_of_a_folder_every_arm_is_a_copy_without_what_tools_leave_there(checkout):
     change(checkout)
     kernel = checkout / "kernel"
     left = [".git", ".nox", ".venv", ".lanecheck", ".ruff_cache", "__pycache__", "k.egg-info"]
@@ -95,14 +95,25 @@ def test_of_a_folder_the_second_checkout_is_a_copy_without_what_tools_leave_ther
             suppress(KeyboardInterrupt),
             checked_out(".", "HEAD", checkout, REFERENCE) as (base, _, again),
         ):
-            assert base.folder == kernel and again.commit is None
-            assert not again.folder.is_relative_to(checkout)
-            assert names(again.folder) == {"small_gemv/__init__.py", "small_gemv/subject.py"}
-            assert "bool(0)" in (again.folder / "small_gemv" / "subject.py").read_text()
+            assert base.commit is None and again.commit is None
+            assert base.folder != again.folder
+            for folder in (base.folder, again.folder):
+                assert not folder.is_relative_to(checkout)
+                assert names(folder) == {"small_gemv/__init__.py", "small_gemv/subject.py"}
+                assert "bool(0)" in (folder / "small_gemv" / "subject.py").read_text()
             if error:
                 raise error
-        assert not again.folder.exists() and base.folder.exists()
+        assert not again.folder.exists() and not base.folder.exists() and kernel.exists()
     assert worktrees(checkout) == 1
+
+
+@GIT
+def test_an_edit_meanwhile_changes_no_arm(checkout):
+    with checked_out("HEAD", ".", checkout, REFERENCE) as arms:
+        before = [(arm.folder / "small_gemv" / "subject.py").read_text() for arm in arms]
+        change(checkout)
+        after = [(arm.folder / "small_gemv" / "subject.py").read_text() for arm in arms]
+    assert before == after
 
 
 def put(place: Path) -> Path:
@@ -179,7 +190,7 @@ def test_a_copy_that_a_killed_comparison_left_is_taken_away_by_the_next(checkout
 def test_a_folder_that_cannot_be_copied_is_said(checkout):
     pipe = checkout / "kernel" / "small_gemv" / "pipe"
     os.mkfifo(pipe)
-    message = f"cannot copy {pipe}, which the control needs: .*is a named pipe"
+    message = f"cannot copy {pipe}, which an arm needs: .*is a named pipe"
     with pytest.raises(CannotRun, match=message), checked_out(".", ".", checkout, REFERENCE):
         pass
     assert worktrees(checkout) == 1

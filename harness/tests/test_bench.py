@@ -465,7 +465,7 @@ def test_many_shapes_are_summed_up_by_the_first_parameter() -> None:
     rows = [timed([passed()])] * 30 + [slow] * 10 + [row_without_timing()]
     Console(file=out, width=140).print(render(record(*rows)))
     text = " ".join(out.getvalue().split())
-    span = "26.7% … 80.0% … 80.0% │ 0 │ 1 of 2 │ 0.667 … 2.000 … 2.000"
+    span = "26.7% … 80.0% … 80.0% │ 40 │ 1 of 2 │ 0.667 … 2.000 … 2.000"
     assert f"1 │ 40 │ 0 │ {span} │ 10 │" in text
     assert "8 │ 1 │ 1 │ – │ 0 │ 0 of 0 │ – │ 0 │" in text
     assert "linear │ 40 │ 0.667 … 2.000 … 2.000 │ 40 │" in text

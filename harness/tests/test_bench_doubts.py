@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -874,48 +875,67 @@ def changed(part: str, **values: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def hardly_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loaded CPU bursts, and then every contender would run for SUSTAINED_US."""
-    monkeypatch.setattr(timing, "SUSTAINED_US", 1000.0)
+    """A loaded CPU is not steady, and then every contender would run for WINDOW_US, and again."""
+    monkeypatch.setattr(timing, "WINDOW_US", 1000.0)
 
 
 class Tiring:
-    """A chain of two launches that takes 100 µs, and some more with each run."""
+    """A chain of two launches that takes 100 µs, and some more with each of so many runs."""
 
     launches = 2
 
-    def __init__(self, more: float) -> None:
-        self.more, self.runs = more, 0
+    def __init__(self, more: float, until: int = 10**6) -> None:
+        self.more, self.until, self.runs = more, until, 0
 
     def enqueue(self) -> None:
         self.runs += 1
 
     def time(self) -> float:
         self.runs += 1
-        return 100.0 + self.more * self.runs
+        return 100.0 + self.more * min(self.runs, self.until)
 
 
-def test_without_a_rest_the_last_third_of_the_tries_counts() -> None:
-    chain = Tiring(more=0.0)
-    assert timing.without_rest(chain) == 50.0 and chain.runs == 1 + 2 * 6
-    # 5 tries, the last of them the eleventh run.
-    assert timing.without_rest(Tiring(more=10.0)) == (100 + 10 * 11) / 2
+def test_without_a_rest_a_chain_runs_until_its_time_settles() -> None:
+    steady = Tiring(more=0.0)
+    assert timing.without_rest(steady) == 50.0 and steady.runs == 1 + 2 * (2 * 6)
+    settling = Tiring(more=10.0, until=20)
+    # 5 tries in a window, of two runs each: the second ends with run 21, the third is like the fourth
+    assert timing.without_rest(settling) == 150.0 and settling.runs == 1 + 4 * 10
+    restless = Tiring(more=10.0)
+    timing.without_rest(restless)
+    assert restless.runs == 1 + timing.WINDOWS * 10
 
 
-def test_where_the_subject_bursts_every_contender_is_timed_without_a_rest() -> None:
+def test_where_the_subject_is_not_steady_every_contender_is_timed_without_a_rest() -> None:
     measured = test_bench.timed([test_bench.passed()], linear=(12.0, 12.0, 12.0)).timing
     assert measured is not None and measured.fastest_sustained is None
     copying = measured.ceiling.model_copy(update={"name": "copy"})
     raced = measured.model_copy(update={"copy_ceiling": copying})
-    fast, slow = Tiring(0.0), Tiring(10.0)
-    found = race.unrested(raced, [slow, fast, fast, fast])
-    assert [each.sustained_us for each in found.contenders] == [105.0, 50.0, 50.0, 50.0]
-    assert found.subject.slowed == pytest.approx(105 / 11)
-    assert found.fastest_sustained == ("linear", pytest.approx(50 / 105))
+    fast, slow = Tiring(0.0), Tiring(10.0, until=20)
+    found = race.unrested(raced, [slow, fast, fast, fast], random.Random(0))
+    assert [each.sustained_us for each in found.contenders] == [150.0, 50.0, 50.0, 50.0]
+    assert found.subject.slowed == pytest.approx(150 / 11)
+    assert found.fastest_sustained == ("linear", pytest.approx(50 / 150))
     assert found.speedup == raced.speedup
 
 
+def test_the_order_without_a_rest_is_drawn() -> None:
+    measured = test_bench.timed([test_bench.passed()]).timing
+    assert measured is not None
+    chains = [Tiring(0.0) for _ in range(4)]
+    raced = measured.model_copy(update={"copy_ceiling": measured.ceiling})
+    firsts = set()
+    for seed in range(20):
+        ran: list[int] = []
+        for index, chain in enumerate(chains):
+            chain.enqueue = partial(ran.append, index)  # type: ignore[method-assign]
+        race.unrested(raced, chains, random.Random(seed))
+        firsts.add(ran[0])
+    assert firsts == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("launches", [20, None])
-def test_a_time_that_grows_without_a_rest_is_that_of_a_burst(launches: int | None) -> None:
+def test_a_time_that_changes_without_a_rest_is_not_steady(launches: int | None) -> None:
     number = launches or 3 * turns(3)  # of an old record: so many turns over three copies
 
     def alone(us: float) -> Timing:
@@ -926,12 +946,27 @@ def test_a_time_that_grows_without_a_rest_is_that_of_a_burst(launches: int | Non
             [test_bench.passed()], facts=facts(doublings=(*tries,), launches=launches)
         ).timing
         assert timing is not None and timing.subject.time_us.median == 11
-        return timing
+        own = timing.subject.model_copy(update={"samples_us": (11.0, 11.0, 11.0)})
+        return timing.model_copy(update={"subject": own})
 
-    assert alone(11.0).sustained == pytest.approx(1) and not alone(11.2).bursts
-    assert alone(11.3).bursts and alone(11.3).sustained == pytest.approx(11.3 / 11)
+    assert alone(11.0).sustained == pytest.approx(1) and alone(11.2).steady and alone(10.8).steady
+    assert alone(11.3).sustained == pytest.approx(11.3 / 11)
+    assert not alone(11.3).steady and not alone(10.7).steady
     none = test_bench.timed([test_bench.passed()]).timing
-    assert none is not None and none.sustained is None and not none.bursts
+    assert none is not None and none.sustained is None
+
+
+def test_a_time_that_drifts_while_the_others_have_their_turns_is_not_steady() -> None:
+    def raced(*samples: float) -> Timing:
+        found = test_bench.timed([test_bench.passed()]).timing
+        assert found is not None
+        own = found.subject.model_copy(update={"samples_us": samples})
+        return found.model_copy(update={"subject": own})
+
+    assert raced(10, 13, 10, 9, 8, 10, 11, 10, 10).steady and raced(10).steady  # noise is none
+    assert raced(10, 10, 11, 11, 12, 12).drift == 1.2
+    assert not raced(10, 10, 10, 10, 10.3, 10.3).steady
+    assert not raced(10, 10, 10, 10, 9.7, 9.7).steady
 
 
 @pytest.mark.parametrize(

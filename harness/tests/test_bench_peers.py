@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import os
 import subprocess
 import sys
@@ -31,7 +33,15 @@ from lanecheck.bench.peers import (
     versions,
 )
 from lanecheck.bench.peers import peer as shared
-from lanecheck.bench.peers.product import Copies, Multiply, Operands
+from lanecheck.bench.peers.product import (
+    SINGLE,
+    TOLERANCE,
+    Copies,
+    Multiply,
+    Operands,
+    error,
+    refuse_wrong,
+)
 from lanecheck.bench.timing import Launch, Sample
 from lanecheck.subject import Bits, Tensor
 
@@ -69,10 +79,10 @@ def on_cuda(m: int, n: int, k: int) -> Copies:
     return Copies(Product(x, w), 2)
 
 
-def reason(peer: Peer) -> str:
+def reason(peer: Peer, of: Product | None = None) -> str:
     """Why the peer does not take part."""
     with pytest.raises(Unavailable) as refused:
-        peer.launches(product(), 2)
+        peer.launches(of or product(), 2)
     return str(refused.value)
 
 
@@ -194,6 +204,58 @@ def test_a_peer_with_one_wrong_column_is_refused() -> None:
     assert reason(Peer("wrong", each(wrong))).startswith("its result is wrong: relative error ")
 
 
+def zeroed(y: Any) -> None:
+    y[:, 1] = 0
+
+
+def negated(y: Any) -> None:
+    y[:, 1] *= -1
+
+
+def exchanged(y: Any) -> None:
+    y[:, [1, 2]] = y[:, [2, 1]]
+
+
+def elsewhere(y: Any) -> None:
+    y[:, -1] = y[:, -2]
+
+
+@pytest.mark.parametrize("wrong", [zeroed, negated, exchanged, elsewhere])
+def test_one_wrong_column_among_so_many_that_it_is_lost_in_the_whole_is_refused(
+    wrong: Callable[[Any], None],
+) -> None:
+    many = product(2, 57344, 64)
+
+    def spoilt(copy: Operands) -> Any:
+        y = right(copy)
+        wrong(y)
+        return y
+
+    (copy,) = Copies(many, 1)
+    overall, single = error(lambda: spoilt(copy), many.reference).tolist()
+    assert overall < TOLERANCE and single > 2 * SINGLE
+    said = reason(Peer("wrong", each(spoilt)), many)
+    expected = f"one element is off by {single:.2g} times their root mean square"
+    assert said == f"its result is wrong: {expected}"
+
+
+def test_an_unwritten_last_column_among_many_is_refused() -> None:
+    def cut(copy: Operands) -> Any:
+        copy.out[:, :-1] = right(copy)[:, :-1]
+        return copy.out
+
+    said = reason(Peer("cut", each(cut)), product(2, 57344, 64))
+    assert said == "its result is wrong: relative error nan"
+
+
+def test_of_all_copies_the_worst_counts_and_nan_is_the_worst() -> None:
+    fine = torch.tensor([1e-3, 0.01])
+    refuse_wrong(torch.stack([fine, fine]))
+    for bad in ([2e-2, 0.01], [1e-3, 0.2], [1e-3, torch.nan], [torch.nan, 0.01]):
+        with pytest.raises(Unavailable):
+            refuse_wrong(torch.stack([fine, torch.tensor(bad), fine]))
+
+
 def test_a_peer_that_leaves_an_element_unwritten_is_refused() -> None:
     def partial(copy: Operands) -> Any:
         copy.out[:, 1:] = right(copy)[:, 1:]
@@ -216,12 +278,20 @@ def test_a_peer_that_keeps_to_one_copy_is_refused() -> None:
     assert reason(Peer("warm", warm)) == "its result is wrong: relative error 2.0e+00"
 
 
-def test_rounding_to_bf16_once_or_twice_is_right() -> None:
-    def in_two_parts(copy: Operands) -> Any:
-        half = copy.x.shape[1] // 2
-        return copy.x[:, :half] @ copy.w[:, :half].t() + copy.x[:, half:] @ copy.w[:, half:].t()
+@pytest.mark.parametrize("shape", [(8, 64, 4096), (8, 57344, 64), (1, 16, 28672)], ids=str)
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_rounding_to_bf16_once_or_a_few_times_is_right(
+    parts: int, shape: tuple[int, int, int]
+) -> None:
+    def in_parts(copy: Operands) -> Any:
+        pieces = zip(copy.x.chunk(parts, 1), copy.w.chunk(parts, 1))
+        return functools.reduce(operator.add, [x @ w.t() for x, w in pieces])
 
-    assert len(Peer("parts", each(in_two_parts)).launches(product(8, 64, 4096), 2)) == 2
+    of = product(*shape)
+    assert len(Peer("parts", each(in_parts)).launches(of, 2)) == 2
+    (copy,) = Copies(of, 1)
+    overall, single = error(lambda: in_parts(copy), of.reference).tolist()
+    assert 0 < overall < TOLERANCE / 1.9 and single < SINGLE / 2
 
 
 # Reasons --------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +20,8 @@ from test_bench_ncu import Bench, row
 
 from lanecheck import cli
 from lanecheck.bench import ahead, cost, ncu, run
-from lanecheck.bench.log import RowEntry
-from lanecheck.bench.model import BenchRecord, Row
+from lanecheck.bench.log import RowEntry, alone, asked, lasting
+from lanecheck.bench.model import Absent, BenchRecord, Row
 from lanecheck.cli import benching
 from lanecheck.gpu import Gpu
 from lanecheck.subject import Params
@@ -124,23 +126,36 @@ def test_a_named_arch_that_no_gpu_loads_is_refused(
 
 SECONDS = 7.0
 """What each shape takes here."""
+FAILED = "an attempt with peers failed: CUDA out of memory [/shm]"
+
+
+def without_peers(params: Params, reason: str) -> Row:
+    """A row of which this keeps every peer."""
+    found = row(params)
+    assert found.timing
+    absent = (Absent(name="linear", reason=reason),)
+    changed = found.timing.model_copy(update={"peers": (), "speedup": {}, "absent": absent})
+    return found.model_copy(update={"timing": changed})
 
 
 class Machine:
-    """Plays the GPUs of a run: which shapes they were asked for, and after how many of them they are cut."""
+    """Plays the GPUs of a run: which shapes they were asked for, after how many of them they are cut, and
+    which of them are done only without peers."""
 
     def __init__(self) -> None:
         self.asked: list[Params] = []
         self.cut: int | None = None
+        self.alone: list[Params] = []
 
     def answers(
         self, pools: Any, bench: Any, shapes: Sequence[tuple[Params, float]], here: Any
     ) -> Iterator[RowEntry]:
-        for number, (params, _) in enumerate(shapes):
+        for number, (params, patience) in enumerate(shapes):
             if number == self.cut:
                 raise KeyboardInterrupt
             self.asked.append(params)
-            yield RowEntry(seconds=SECONDS, environment=here, row=row(dict(params)))
+            done = without_peers(params, FAILED) if params in self.alone else row(params)
+            yield RowEntry(seconds=SECONDS, environment=here, row=done, asked=asked(patience))
 
 
 SWEPT: list[Params] = [{"m": m, "n": n, "k": 4096} for n in (4096, 28672) for m in (1, 8)]
@@ -195,6 +210,88 @@ def test_a_cut_sweep_goes_on_although_a_smaller_run_was_finished(
     assert not (checkout / "log.jsonl").exists()
 
 
+def test_a_row_is_known_to_be_alone_after_an_attempt_with_peers_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here: Any = test_bench.record(row({"m": 1})).environment
+
+    def benchmark(bench: Any, params: Params, patience: float, alone: str) -> RowEntry:
+        if not alone:
+            raise RuntimeError("CUDA out of memory [/shm]")
+        return RowEntry(seconds=SECONDS, environment=here, row=without_peers(params, alone))
+
+    def schedule(ask: Callable[..., Any], given: Any, timeout: float) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(None if ask is os._exit else ask(*given))
+        except RuntimeError as failure:
+            future.set_exception(failure)
+        return future
+
+    monkeypatch.setattr(run, "benchmark", benchmark)
+    pool: Any = SimpleNamespace(schedule=schedule)
+    bench: Any = None
+    (entry,) = run._answers([pool], bench, [(USUAL[0], float("inf"))], here)
+    assert entry.row.void is None and alone(entry.row) == FAILED and not lasting(entry.row)
+    other = without_peers(USUAL[0], "Triton is not installed: pip install triton")
+    assert alone(other) is None and lasting(other)
+
+
+@test_cli.KERNEL
+def test_a_shape_timed_without_peers_counts_but_is_tried_again(
+    bench: Bench, saved: dict[str, Any], machine: Machine, checkout: Path
+) -> None:
+    machine.alone = USUAL[1:]
+    code, said, _ = bench()
+    assert code == 0 and _cell(saved)[0] == "verified"  # as where no peer is installed
+    stays = "log.jsonl stays: the same command tries 1 of 2 shapes again, with their peers\n"
+    assert stays in said
+    assert bench("--plan")[1].startswith("2 shapes, 1 of them in log.jsonl, each against ")
+    machine.alone = []
+    code, said, _ = bench()
+    assert code == 0 and machine.asked == USUAL + USUAL[1:] and "stays" not in said
+    assert _cell(saved)[0] == "verified" and len(saved["bench"].rows) == 2
+    assert all(each.timing.peers for each in saved["bench"].rows)
+    assert not (checkout / "log.jsonl").exists()
+
+
+@test_cli.KERNEL
+def test_rows_for_which_fewer_peers_were_asked_are_timed_again_and_superseded(
+    bench: Bench, machine: Machine, checkout: Path
+) -> None:
+    machine.cut = 3
+    bench("--sweep")  # in which peers have no time to tune
+    _, said, _ = bench("--plan")
+    assert said.startswith("2 shapes, each against ") and "by rule of thumb" in said
+    machine.cut, machine.asked = 1, []
+    bench()
+    assert machine.asked == USUAL[:1]
+    assert bench("--plan")[1].startswith("2 shapes, 1 of them in log.jsonl, each against ")
+    assert bench("--sweep", "--plan")[1].startswith("4 shapes, 3 of them in log.jsonl, ")
+    machine.cut = None
+    code, said, _ = bench()
+    assert code == 0 and machine.asked == USUAL
+    assert "log.jsonl stays: a run that was cut can go on from its 2 other rows\n" in said
+    bench("--sweep")
+    assert machine.asked == USUAL and not (checkout / "log.jsonl").exists()
+
+
+@test_cli.KERNEL
+def test_rows_of_an_old_log_which_does_not_say_who_was_asked_are_timed_again(
+    bench: Bench, machine: Machine, checkout: Path
+) -> None:
+    machine.cut = 1
+    bench()
+    log = checkout / "log.jsonl"
+    header, entry = log.read_text().splitlines()
+    old = {name: value for name, value in json.loads(entry).items() if name != "asked"}
+    log.write_text(f"{header}\n{json.dumps(old)}\n")
+    assert bench("--plan")[1].startswith("2 shapes, each against ")
+    machine.cut = None
+    code, _, _ = bench()
+    assert code == 0 and machine.asked == USUAL[:1] + USUAL and not log.exists()
+
+
 def _seconds(said: str) -> int:
     (number,) = re.findall(r"about ([\d,]+) s", said)
     return int(number.replace(",", ""))
@@ -230,6 +327,8 @@ def test_a_plan_goes_by_what_the_log_says(bench: Bench, machine: Machine) -> Non
     code, said, _ = bench("--sweep", "--plan")
     assert code == 0 and said.startswith("4 shapes, 3 of them in log.jsonl, each against ")
     assert said.endswith(" s on 2 GPUs, by the seconds of those in the log\n")
+    patient = cost.seconds(2 * 28672 * 4096, 30, 4800, float("inf"))
+    assert _seconds(bench("--plan")[1]) == round(2 * patient / 2)  # these were not
     rules = [cost.seconds(2 * int(p["n"]) * 4096, 30, 4800, 0.0) for p in SWEPT]
     assert _seconds(said) == round(sorted(SECONDS / rule for rule in rules[:3])[1] * rules[3] / 2)
     machine.cut = None

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from small_kernel import cuda_toolchain
 from test_measured import ENVIRONMENT, identical, measured
 from test_reports import report
 
@@ -34,6 +35,8 @@ from lanecheck.bench.paired.pairing import gated, named, schedule
 from lanecheck.bench.paired.record import Code, PairingRecord
 from lanecheck.bench.paired.table import render
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
+from lanecheck.bench.paired.timing_code import timing_code
+from lanecheck.build import LEFTOVERS
 from lanecheck.cli import comparing
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.reports import store
@@ -96,7 +99,8 @@ class Scripted:
         for task in tasks:
             self.judged.append(task.folder)
             doubt = self.doubts.get(task.folder)
-            yield Shown(doubt=doubt, output=None if doubt else self.versions[task.folder])
+            output = None if doubt else self.versions[task.folder]
+            yield Shown(doubt=doubt, output=output, wrong=bool(doubt and "fail" in doubt))
 
     def time(self, task: Time) -> Timed:
         index = len(self.asked)
@@ -322,7 +326,7 @@ def test_a_kernel_that_is_not_shown_correct_is_not_timed(arm, tmp_path):
     processes = Scripted(doubts={arm: "integers: fail: y[0] is 1"})
     for _ in range(2):
         record = compare(processes, tmp_path)
-        assert record.verdict is Verdict.INSUFFICIENT
+        assert record.verdict is Verdict.INSUFFICIENT and record.wrong
         assert record.cause == (
             f"{arm} is not shown correct, so nothing is timed: M=1: integers: fail: y[0] is 1"
         )
@@ -499,8 +503,72 @@ def test_the_digest_of_machine_code_knows_no_comments(tmp_path):
 
     same = built("int f() { return 1; }\n", "a"), built("// one\n\nint f() { return 1; }\n", "b")
     assert same[0] == same[1] != built("int f() { return 2; }\n", "c")
+    calls = 'extern "C" int sleep(unsigned), usleep(unsigned);\nint f() { return sleep(1); }\n'
+    assert built(calls, "d") != built(calls.replace("return sleep", "return usleep"), "e")
     with pytest.raises(CannotRun, match="not a little-endian ELF file"):
         machine_code.digest(tmp_path / "a" / "a.cpp")
+
+
+LAUNCHED = """
+namespace {
+template <int factor> __global__ void scale(float *y) {
+  __shared__ float x[64];
+  x[threadIdx.x] = y[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = x[63 - threadIdx.x] * factor;
+}
+}
+void launch(float *y) { scale<3><<<4, 64>>>(y); }
+"""
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    """Compiles a source, in a folder of its own, beside another source of its name."""
+    toolchain = cuda_toolchain(tmp_path)
+
+    def compiled(source: str, folder: str, *options: str) -> tuple[str, str]:
+        here = tmp_path / folder
+        for name, text in (("varied", source), ("same", "__global__ void other() {}\n")):
+            (here / name).mkdir(parents=True)
+            (here / name / "kernel.cu").write_text(text)
+        sources = [str(here / name / "kernel.cu") for name in ("varied", "same")]
+        command = [str(toolchain.nvcc), "-shared", "-Xcompiler=-fPIC", "-Xlinker=-s", *options]
+        library = here / "kernel.so"
+        subprocess.run(
+            [*command, *sources, "-o", str(library)],
+            env=toolchain.compile_environment,
+            check=True,
+            capture_output=True,
+        )
+        return machine_code.digest(library), machine_code.gpu_digest(library, toolchain)
+
+    return compiled
+
+
+def test_the_digest_of_the_gpu_s_code_knows_what_governs_a_launch_and_no_comments(compiled):
+    """The kernels with attributes have the instructions of that without."""
+    options = ("-lineinfo", "-gencode=arch=compute_90a,code=sm_90a")
+    plain = compiled(LAUNCHED, "a", *options)
+    assert compiled(f"// one\n{LAUNCHED}", "a-folder-of-a-longer-name", *options) == plain
+    changed = {
+        LAUNCHED.replace("void scale", "void __cluster_dims__(4, 1, 1) scale"),
+        LAUNCHED.replace("void scale", "void __launch_bounds__(256, 8) scale"),
+        LAUNCHED.replace("scale<3>", "scale<5>"),
+    }
+    digests = {compiled(source, f"c{i}", *options)[1] for i, source in enumerate(changed)}
+    assert len({plain[1], *digests}) == 1 + len(changed)
+
+
+def test_the_digest_of_ptx_alone_is_that_of_its_text(compiled):
+    options = ("-gencode=arch=compute_80,code=compute_80",)
+    bounds = LAUNCHED.replace("void scale", "void __launch_bounds__(256, 8) scale")
+    digests = {
+        compiled(LAUNCHED, "a", *options)[1],
+        compiled(bounds, "b", *options)[1],
+        compiled(LAUNCHED, "c", *options, "-maxrregcount=32")[1],  # for who assembles it
+    }
+    assert len(digests) == 3
 
 
 @KERNEL
@@ -668,10 +736,9 @@ def test_a_whole_comparison(checkout, lanecheck):
 def test_a_wrong_kernel_is_refused(checkout, lanecheck):
     change(checkout, new="SPOILT = True")
     code, said, _ = lanecheck("compare", "HEAD", ".", "--device", "host")
-    assert code == 3
+    assert code == 1
     assert "INSUFFICIENT: head is not shown correct, so nothing is timed: M=2 N=4 K=8" in said
-    (log,) = Path(".lanecheck/compare").iterdir()
-    assert f"the same command goes on from {log}" in said
+    assert "goes on" not in said
     assert worktrees(checkout) == 1
 
 
@@ -780,17 +847,57 @@ def test_the_log_of_each_gpu_has_a_name_of_its_own():
     assert log("u0").endswith("-cuda-u0.jsonl")
 
 
-def test_rates_outlive_an_edit_of_a_peer_alone(tmp_path):
-    """No comparison asks one; what times, however little of it is edited, times otherwise."""
+PACKAGE = Path(comparison.__file__).parents[2]
+
+
+def test_rates_outlive_an_edit_of_what_no_comparison_executes(tmp_path):
+    """What draws, times or judges, however little of it is edited, measures otherwise."""
 
     def edited(name: str) -> bool:
-        before = comparison.timing_code(tmp_path)
-        (tmp_path / name).write_text("edited")
-        return comparison.timing_code(tmp_path) != before
+        before = timing_code(package)
+        with (package / name).open("a") as file:
+            file.write("\n# edited\n")
+        return timing_code(package) != before
 
-    shutil.copytree(Path(comparison.__file__).parents[1], tmp_path, dirs_exist_ok=True)
-    assert not edited("peers/gemlite.py")
-    assert edited("timing.py") and edited("paired/gate.py") and edited("new.py")
+    package = tmp_path / "lanecheck"
+    shutil.copytree(PACKAGE, package, ignore=LEFTOVERS)
+    for name in ("peers/gemlite", "table", "ncu", "cost", "ahead", "race", "ceiling", "run", "new"):
+        assert not edited(f"bench/{name}.py"), name
+    for name in ("timing", "inquiry", "cuda_rig", "paired/gate", "paired/power", "paired/new"):
+        assert edited(f"bench/{name}.py"), name
+    assert edited("trial.py") and edited("values.py") and edited("__init__.py")
+
+
+def test_all_that_the_process_which_times_loads_is_timing_code():
+    loaded = (
+        "import sys, lanecheck.bench.paired.process\n"
+        "for name, module in sys.modules.items():\n"
+        "    if name.split('.')[0] == 'lanecheck': print(module.__file__)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", loaded],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    files = {Path(line).relative_to(PACKAGE).as_posix() for line in said.splitlines()}
+    assert "bench/doubts.py" in files <= timing_code(PACKAGE).keys()
+
+
+def test_timing_code_is_found_through_imports_inside_functions_too(tmp_path):
+    files = {
+        "__init__.py": "",
+        "bench/paired/process.py": "def f():\n    from lanecheck.a import b, c\nimport numpy\n",
+        "bench/paired/gate.py": "import lanecheck.not_followed\n",
+        "a/__init__.py": "",
+        "a/b.py": "import lanecheck.d as e\n",
+        "d.py": "import lanecheck.a.b\n",
+    }
+    for name, text in {**files, "not_followed.py": "", "a/other.py": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert timing_code(tmp_path).keys() == files.keys()
 
 
 def test_every_verdict_has_an_exit_code():

@@ -300,6 +300,13 @@ def test_a_verify_without_a_benchmark_says_nothing_of_one():
     assert benched(without) == ("unverified", "no GPU", 2, 1)
 
 
+def test_why_nothing_is_known_a_machine_with_gpus_says_best():
+    with_gpu = report(cell("sm_90a", "h100", "bench", "unverified", "run bench"), gpus=["X"])
+    without = report(cell("sm_90a", "h100", "bench", "unverified", "no GPU"), day=2)
+    assert benched(with_gpu, without)[1] == "run bench" == benched(without, with_gpu)[1]
+    assert benched(without, report(day=3))[1] == "no GPU"
+
+
 def test_a_time_that_nobody_doubted_lifts_nothing():
     old = timed(2, 2, doubted=False, lacking=LACKING, ncu={2: True})
     assert benched(timed(1, wrong=2), old)[:2] == ("disproven", "m=2 is wrong")

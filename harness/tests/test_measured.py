@@ -407,10 +407,11 @@ def test_what_is_recorded_is_found_by_history_site_and_compare(lanecheck, tmp_pa
     assert (code, complaint) == (0, "")
     assert "report: reports/runs/host/" in said  # no GPU took part, whatever is here
     (stored,) = store.recorded(tmp_path)
+    machine = model.read(stored).power.machine  # whose processes these are
     assert model.read(stored).power == measured(
         identical(0, **kernel), identical(1, **kernel), runs=300
     )
-    assert re.search(r"300 simulated comparisons", lanecheck("history")[1])
+    assert re.search(rf"{machine}.*300 simulated comparisons", lanecheck("history")[1])
     assert lanecheck("site")[0] == 0
     assert (
         "of 2 real comparisons of identical code 0 alarmed (≤ 84%) on 1 GPU: 2 AMBIGUOUS"

@@ -109,6 +109,24 @@ def test_the_newest_row_of_the_newest_source_counts_over_several_reports():
     assert not found.stale
 
 
+def test_a_row_with_more_peers_or_else_more_rounds_outlives_newer_ones_but_not_bad_news():
+    def shown(*reports: Report) -> tuple[int, int]:
+        (only,) = standing(*reports).rows
+        return (len(only.timing.peers), only.bench.rounds) if only.timing else (0, 0)
+
+    def day(number: int, *peers: str, rounds: int, **changes: Any) -> Report:
+        bench = record(row(peers=[(peer, 20.0) for peer in peers], **changes))
+        bench = bench.model_copy(update={"rounds": rounds})
+        return report(bench=bench, day=number)
+
+    many = day(1, "F.linear", "gemlite", rounds=12)
+    assert shown(many, day(2, "F.linear", rounds=30)) == (2, 12)
+    assert shown(many, day(2, "F.linear", "gemlite", rounds=10)) == (2, 12)
+    assert shown(many, day(2, "F.linear", "gemlite", rounds=30)) == (2, 30)
+    wrong = day(2, rounds=12, correct=False)
+    assert shown(many, wrong) == (0, 0) and shown(wrong, many) == (2, 12)
+
+
 def test_a_row_that_nobody_doubted_counts_only_where_there_is_no_other(tmp_path):
     old, new = row(doubted=False, us=9), row(n=512, doubted=False)
     reports = report(bench=record(row(us=10)), day=1), report(bench=record(old, new), day=2)
@@ -121,7 +139,7 @@ def test_a_row_that_nobody_doubted_counts_only_where_there_is_no_other(tmp_path)
     assert "1 of 2 rows are of an earlier kernel source" in built(tmp_path, *reports)[0]
 
 
-def test_times_of_bursts_and_the_peers_that_took_part_are_counted(tmp_path):
+def test_times_that_are_not_steady_and_the_peers_that_took_part_are_counted(tmp_path):
     absent = [("gemlite", "too slow to tune")]
     reports = report(bench=record(row(absent=absent), row(n=512, sustained=1.03, absent=absent)))
     text, html = built(tmp_path, reports)
@@ -133,7 +151,7 @@ def test_times_of_bursts_and_the_peers_that_took_part_are_counted(tmp_path):
     ]
 
 
-def test_where_the_kernel_bursts_it_is_said_how_the_best_peer_does_without_a_rest(tmp_path):
+def test_where_the_kernel_is_not_steady_it_is_said_how_the_best_peer_does_without_a_rest(tmp_path):
     burst = row(sustained=1.03)
     assert burst.timing
     own, (peer,) = burst.timing.subject, burst.timing.peers

@@ -16,8 +16,8 @@ _SHAPES = (
 )
 _SWEPT_TOKENS = (1, 2, 4, 8, 16, 32, 64)
 # The seconds that a peer may tune. Those that compile for a shape cost several times as much as all of the
-# others. For one token they are often the fastest; for more they choose among matrix products: at 8, over 125
-# shapes on an H200, torch.compile was at most 1.3 % faster than the best of the others.
+# others, and for one token they are often the fastest. For more they race over the usual shapes only: at 8,
+# over 125 shapes on an H200, torch.compile was at most 1.3 % faster than the best of the others.
 _PATIENT, _BRIEF = 30.0, 0.0
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from lanecheck.bench import peers
+from lanecheck.bench import cost, peers
 from lanecheck.bench.journal import Kind
 from lanecheck.bench.model import Environment, Row
 from lanecheck.bench.strict import Strict
 from lanecheck.build import tree
 from lanecheck.executor import ORACLE
-from lanecheck.subject import load, sources
+from lanecheck.subject import Params, load, sources
 
+ALONE = "an attempt with peers failed"
+"""How the reason begins why the peers of a shape are absent that had to be tried again without them."""
 _HARNESS = Path(__file__).parents[1]
 
 
@@ -39,17 +42,56 @@ class BenchHeader(Strict):
 
 
 class RowEntry(Strict):
-    """A row in a log, the seconds that it took, and what it ran on."""
+    """A row in a log, the seconds that it took, and what it ran on.
+
+    Attributes:
+        asked: the names of the peers that were, by the time they had to tune; empty in old logs, which do
+            not say.
+    """
 
     seconds: float
     environment: Environment
     row: Row
+    asked: tuple[str, ...] = ()
 
 
 def lasting(row: Row) -> bool:
-    """Whether a run that goes on may use a row: not if its process failed, or its GPU was held back."""
+    """Whether a run that goes on may use a row: not if its process failed, its GPU was held back, or it was
+    timed :func:`alone`."""
     died = any(each.oracle == ORACLE for each in row.correctness)
-    return not died and not row.unsettled
+    return not died and not row.unsettled and not alone(row)
+
+
+def alone(row: Row) -> str | None:
+    """Why a row was timed without peers, if that is because an attempt with them failed."""
+    absent = row.timing.absent if row.timing else ()
+    return next((each.reason for each in absent if each.reason.startswith(ALONE)), None)
+
+
+def asked(patience: float) -> tuple[str, ...]:
+    """The names of the peers that need no more than so many seconds to tune."""
+    return tuple(peer.name for peer in cost.asked(patience))
+
+
+def shape(params: Params) -> str:
+    """A shape as a key."""
+    return str(dict(params))
+
+
+def usable(
+    entries: Iterable[RowEntry], shapes: Sequence[tuple[Params, float]]
+) -> dict[str, RowEntry]:
+    """What a run over these shapes may use again, by :func:`shape`: of each, the latest entry for which every
+    peer was asked that the run would ask.
+
+    Args:
+        shapes: each with the seconds that a peer may take to tune for it.
+    """
+    wanted = {shape(params): {*asked(patience)} for params, patience in shapes}
+    named = ((shape(entry.row.params), entry) for entry in entries)
+    return {
+        name: entry for name, entry in named if name in wanted and wanted[name] <= {*entry.asked}
+    }
 
 
 def _differences(first: BenchHeader, second: BenchHeader) -> list[str]:

@@ -29,8 +29,8 @@ ABOVE = 0.02
 """By how much the read ceiling may be beaten: it is the best of a few loops, not of all there could be."""
 
 
-BURST = 0.02
-"""By how much longer a time that is sustained may take. Most differ from the race's by 0.2 %."""
+STEADY = 0.02
+"""By how much the subject's time may change with what else the GPU does. Most change by 0.2 %."""
 
 
 class Absent(Strict):
@@ -238,9 +238,8 @@ class Timing(Strict):
     def sustained(self) -> float | None:
         """The subject's time when its chain runs again and again, over that in the race; None in old records.
 
-        In a race it runs for a seventh of the time. Above 1 it slows down when nobody else has a turn, as
-        where it draws so much power that the GPU lowers its clocks; the peers may or may not, so that they
-        are asked, too, where it :attr:`bursts`.
+        In a race it runs for a seventh of the time. Where it draws so much power that the GPU lowers its
+        clocks, it takes longer when nobody else has a turn; where the others draw more, less.
         """
         if self.facts is None:
             return None
@@ -249,9 +248,19 @@ class Timing(Strict):
         return alone / self.subject.time_us.median
 
     @property
-    def bursts(self) -> bool:
-        """Whether the subject's time is that of a burst: more than :data:`BURST` longer when sustained."""
-        return self.sustained is not None and self.sustained - 1 > BURST
+    def drift(self) -> float:
+        """The subject's time in the last third of the rounds over that in the first; they are in the order in
+        which they ran."""
+        samples = self.subject.samples_us
+        third = max(1, len(samples) // 3)
+        return median(samples[-third:]) / median(samples[:third])
+
+    @property
+    def steady(self) -> bool:
+        """Whether the subject's time is its own: it neither drifts while the others have their turns nor
+        changes when they have none, by :data:`STEADY`. If not, all are timed without a rest as well."""
+        changes = self.drift, 1.0 if self.sustained is None else self.sustained
+        return all(abs(change - 1) <= STEADY for change in changes)
 
     @property
     def fastest_sustained(self) -> tuple[str, float] | None:

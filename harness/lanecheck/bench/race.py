@@ -151,18 +151,20 @@ def timed(
         held_back=taken.reasons,
         facts=facts,
     )
-    return unrested(timing, chains) if timing.bursts else timing
+    return timing if timing.steady else unrested(timing, chains, rng)
 
 
-def unrested(timing: Timing, chains: Sequence[Chain]) -> Timing:
-    """The same timing, and how long each contender takes without a rest.
+def unrested(timing: Timing, chains: Sequence[Chain], rng: random.Random) -> Timing:
+    """The same timing, and how long each contender takes alone, without a rest.
 
     Args:
-        chains: of the contenders, in their order.
+        chains: of the contenders, in their order; they run in a random one.
     """
+    order = rng.sample(range(len(chains)), len(chains))
+    taken = {index: round(without_rest(chains[index]), 4) for index in order}
     own, ceiling, copy, *peers = (
-        each.model_copy(update={"sustained_us": round(without_rest(chain), 4)})
-        for each, chain in zip(timing.contenders, chains)
+        each.model_copy(update={"sustained_us": taken[index]})
+        for index, each in enumerate(timing.contenders)
     )
     changed = {"subject": own, "ceiling": ceiling, "copy_ceiling": copy, "peers": tuple(peers)}
     return timing.model_copy(update=changed)

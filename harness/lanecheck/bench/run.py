@@ -14,7 +14,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lanecheck.bench.ahead import compile_ahead
 from lanecheck.bench.ceiling import build
-from lanecheck.bench.log import LOG, RowEntry, headed, lasting
+from lanecheck.bench.log import ALONE, LOG, RowEntry, headed, lasting, shape, usable
 from lanecheck.bench.model import BenchRecord, Environment, Judgement, Row, Traffic
 from lanecheck.bench.plan import FORMULA, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
@@ -53,7 +53,8 @@ def run(
         shapes: each with its configuration, and the seconds that a peer may take to tune for it.
         rounds: samples of every contender.
         seed: of values, and of the order of contenders.
-        log: of every row that lasts; a run that was cut goes on from it, and tries the others again.
+        log: of every row that lasts; a run that was cut goes on from those for which no fewer peers were
+            asked, and tries the others again.
         toolchain: compiles the read ceiling.
         on_row: called with each row as it is done.
 
@@ -67,13 +68,13 @@ def run(
         here = _environment(pools)
         if any(entry.environment != here for entry in journal.entries):
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")
-        rows = {str(entry.row.params): entry.row for entry in journal.entries}
-        left = [shape for shape in shapes if str(dict(shape[0])) not in rows]
+        rows = {name: entry.row for name, entry in usable(journal.entries, shapes).items()}
+        left = [each for each in shapes if shape(each[0]) not in rows]
         compile_ahead(reference, gpus, here.memory_bytes, left, seed)
         for entry in _answers(pools, bench, left, here):
             if lasting(entry.row):
                 journal.append(entry)
-            rows[str(entry.row.params)] = entry.row
+            rows[shape(entry.row.params)] = entry.row
             on_row(entry.row)
     return BenchRecord(
         subject=header.subject,
@@ -81,7 +82,7 @@ def run(
         seed=seed,
         rounds=rounds,
         environment=here,
-        rows=tuple(rows[str(dict(params))] for params, _ in shapes),
+        rows=tuple(rows[shape(params)] for params, _ in shapes),
         benchmark=header.benchmark,
         versions=header.versions,
     )
@@ -143,7 +144,7 @@ def _answers(
     """Rows as they are done; a GPU takes the next shape when it is free.
 
     What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
-    a fresh process and without peers.
+    a fresh process and without peers. That row is no lasting one.
     """
     queue = iter(shapes)
     running: dict[ProcessFuture, _Asked] = {}
@@ -153,8 +154,8 @@ def _answers(
         running[_ask(asked.pool, benchmark, *given)] = asked
 
     def feed(pool: ProcessPool) -> None:
-        if shape := next(queue, None):
-            ask(_Asked(pool, *shape))
+        if following := next(queue, None):
+            ask(_Asked(pool, *following))
 
     for pool in pools:
         feed(pool)
@@ -171,7 +172,7 @@ def _answers(
                     # A device that met an error meets it again and again.
                     _ask(asked.pool, os._exit, STICKY)
                 if not asked.alone:
-                    said = f"an attempt with peers failed: {_evidence(failure)}"
+                    said = f"{ALONE}: {_evidence(failure)}"
                     ask(replace(asked, alone=said))
                     continue
                 answer = _failed(bench, asked.params, here, failure)

@@ -43,7 +43,7 @@ def _summary(record: BenchRecord) -> Table:
     """One line for each value of the first parameter: least, median and most over its shapes."""
     axis = next(iter(record.rows[0].params))
     table = _titled(record)
-    headings = "shapes", "void", "of ceiling", "bursts", "peers", "× fastest", "slower than it"
+    headings = "shapes", "void", "of ceiling", "unsteady", "peers", "× fastest", "slower than it"
     for heading in (axis, *headings):
         table.add_column(heading, justify="right")
     for value in dict.fromkeys(row.params[axis] for row in record.rows):
@@ -55,7 +55,7 @@ def _summary(record: BenchRecord) -> Table:
             str(len(rows)),
             str(sum(row.void is not None for row in rows)),
             _span([timing.share_of_ceiling.median for timing in timings], "{:.1%}"),
-            _bursts(timings),
+            _unsteady(timings),
             taking_part(timings),
             _span(against, "{:.3f}"),
             str(sum(ratio < 1 for ratio in against)),
@@ -123,7 +123,7 @@ def _titled(record: BenchRecord) -> Table:
     return Table(
         title=f"{record.subject} on {record.environment.gpu}",
         caption=f"{methods or 'untimed'}; {record.rounds} rounds; ratios: medians in one run; sustained: "
-        "without a rest; a burst: a time that is not",
+        "alone, without a rest; unsteady: a time that changes with what else runs",
     )
 
 
@@ -161,7 +161,7 @@ def _counted(rows: Sequence[Row]) -> list[Timing]:
 
 
 def _against(timing: Timing) -> str:
-    """The fastest peer's time over the subject's; where that is of a burst, also when neither rests."""
+    """The fastest peer's time over the subject's; where that is unsteady, also when neither rests."""
     if timing.fastest is None:
         return "–"
     name, ratio = timing.fastest
@@ -172,9 +172,9 @@ def _against(timing: Timing) -> str:
     return escape(said)
 
 
-def _bursts(timings: Sequence[Timing]) -> str:
-    """Of how many shapes the time is that of a burst, and the fastest peer's over it when neither rests."""
-    count = sum(timing.bursts for timing in timings)
+def _unsteady(timings: Sequence[Timing]) -> str:
+    """Of how many shapes the time is not steady, and the fastest peer's over it when neither rests."""
+    count = sum(not timing.steady for timing in timings)
     ratios = [peer[1] for timing in timings if (peer := timing.fastest_sustained)]
     return f"{count}: × {_span(ratios, '{:.3f}')}" if ratios else f"{count}"
 

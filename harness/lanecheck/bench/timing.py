@@ -28,8 +28,13 @@ GRAPH_TURNS = 4
 """Turns over the copies after which there may be fewer: each reads ROTATION bytes, so that these take half
 a millisecond on the fastest memory there is."""
 
-SUSTAINED_US = 150_000.0
-"""How long a chain runs without a rest: an H200 lowers its clocks within the first 100 ms."""
+WINDOW_US = 200_000.0
+"""How long a chain runs alone until its time is compared with the one before: a GPU that draws too much power
+lowers its clocks over some tenths of a second."""
+SETTLED = 0.005
+"""By how much two of these times may differ."""
+WINDOWS = 6
+"""After so many, the last one counts."""
 
 Launch = Callable[[int], Any]
 """Enqueues one launch on a stream, given by its handle. What it returns is kept until the chain is made, so
@@ -68,11 +73,15 @@ def sampled(chain: Chain) -> Sample:
 
 
 def without_rest(chain: Chain) -> float:
-    """Microseconds a launch when a chain runs again and again for :data:`SUSTAINED_US`: the median of the
-    last third of the tries, by when a GPU that draws too much power has lowered its clocks."""
-    tries = 1 + int(SUSTAINED_US / 2 / max(1.0, chain.time()))
-    taken = [sampled(chain)() for _ in range(tries)]
-    return median(taken[-max(1, tries // 3) :])
+    """Microseconds a launch when a chain runs again and again, alone: the median over :data:`WINDOW_US`, once
+    two in a row are :data:`SETTLED`. So it matters little what heated the GPU before."""
+    tries, sample = 1 + int(WINDOW_US / 2 / max(1.0, chain.time())), sampled(chain)
+    now = median(sample() for _ in range(tries))
+    for _ in range(WINDOWS - 1):
+        before, now = now, median(sample() for _ in range(tries))
+        if abs(now - before) <= SETTLED * before:
+            break
+    return now
 
 
 def copies(size: int, l2: int, rotation: int = ROTATION) -> int:

@@ -14,7 +14,7 @@ from lanecheck.bench import plan, race, telemetry
 from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
-from lanecheck.bench.log import RowEntry
+from lanecheck.bench.log import RowEntry, asked
 from lanecheck.bench.model import Environment, Telemetry
 from lanecheck.bench.plan import Workload
 from lanecheck.gpu import unit
@@ -78,7 +78,8 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
     if torch.cuda.memory_reserved() > found.memory_bytes // 2:
         torch.cuda.empty_cache()
     row = row.model_copy(update={"unit": unit(uuid), "telemetry": read})
-    return RowEntry(seconds=time.monotonic() - start, environment=found, row=row)
+    seconds = time.monotonic() - start
+    return RowEntry(seconds=seconds, environment=found, row=row, asked=asked(patience))
 
 
 @cache

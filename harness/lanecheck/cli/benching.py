@@ -14,7 +14,7 @@ import typer
 
 from lanecheck import gpu
 from lanecheck.bench import ahead, cost, ncu
-from lanecheck.bench.log import LOG, BenchHeader, headed, lasting
+from lanecheck.bench.log import LOG, BenchHeader, alone, asked, headed, lasting, shape, usable
 from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.plan import BenchSubject, benchable, swept
 from lanecheck.bench.run import ROUNDS
@@ -74,7 +74,8 @@ def bench(
     log: Annotated[
         Optional[Path],
         typer.Option(
-            help="File that keeps each finished row; a cut run goes on from it, a finished one deletes it."
+            dir_okay=False,
+            help="File that keeps each finished row; a cut run goes on from it, a finished one deletes it.",
         ),
     ] = None,
     json_file: JsonOption = None,
@@ -143,12 +144,17 @@ def bench(
         status, reason = Status.DISPROVEN, "; ".join(wrong)
     elif lacking := _lacking(done, kernel.bench_params()):
         status, reason = Status.UNVERIFIED, lacking
-        out.print(f"benchmarked stays unverified: {lacking}", soft_wrap=True)
+        out.print(f"benchmarked stays unverified: {lacking}", markup=False, soft_wrap=True)
     cells = [CellRecord(arch=arch, device=device, job="bench", status=status, reason=reason)]
     ran = [each.uuid for each in gpus]
     recording.save(reference, path, record, json_file, gpus=ran, cells=cells, bench=done)
     if all(map(lasting, done.rows)):
-        _finish(log, len(LOG.entries(log, header)) - len(done.rows))
+        logged = {shape(entry.row.params) for entry in LOG.entries(log, header)}
+        _finish(log, len(logged - {shape(row.params) for row in done.rows}))
+    elif again := [row for row in done.rows if alone(row)]:
+        shapes_again = f"{len(again)} of {len(done.rows)} shapes again, with their peers"
+        said = f"{relative(log)} stays: the same command tries {shapes_again}"
+        out.print(said, markup=False, soft_wrap=True)
     untimed = [row for row in done.rows if row.unsettled]
     if untimed and not wrong:
         raise CannotRun(
@@ -273,22 +279,21 @@ def _print_plan(
         size, gbps = subject.traffic(params), device.datasheet_gbps or 1
         return cost.seconds(size, header.rounds, gbps, patience, compiled=bool(first))
 
-    asked = {str(dict(params)): patience for params, patience in shapes}
-    done = {str(each.row.params): each for each in LOG.entries(log, header)}
-    left = [shape for shape in shapes if str(dict(shape[0])) not in done]
+    done = usable(LOG.entries(log, header), shapes)
+    left = [each for each in shapes if shape(each[0]) not in done]
     first = ahead.worthwhile(left)
     known = [
-        (rule(each.row.params, asked[name]), each.seconds)
-        for name, each in done.items()
-        if name in asked and each.seconds
+        (rule(params, patience), entry.seconds)
+        for params, patience in shapes
+        if (entry := done.get(shape(params))) and entry.seconds and entry.asked == asked(patience)
     ]
-    logged = f", {len(shapes) - len(left)} of them in {relative(log)}" if known else ""
+    logged = f", {len(shapes) - len(left)} of them in {relative(log)}" if done else ""
     over = f" on {gpus} GPUs" if gpus > 1 else ""
     by = "by the seconds of those in the log" if known else "by rule of thumb"
-    seconds = cost.estimate([rule(*shape) for shape in left], known) / gpus
+    seconds = cost.estimate([rule(*each) for each in left], known) / gpus
     if first:
         seconds += cost.ahead([patience for _, patience in first], os.cpu_count() or 1)
-    peers = [len(cost.asked(patience)) for patience in asked.values()]
+    peers = [len(asked(patience)) for _, patience in shapes]
     number = f"{min(peers)}" + (f" to {max(peers)}" if max(peers) > min(peers) else "")
     out.print(
         f"{len(shapes)} shapes{logged}, each against both ceilings and {number} peers: about "

@@ -48,10 +48,12 @@ from lanecheck.cli.options import (
     relative,
 )
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.git import git
 from lanecheck.gpu import reserved, unit
 from lanecheck.matrix import Matrix
 from lanecheck.reports import model, store
 from lanecheck.reports.model import write_text
+from lanecheck.subject import file_of
 from lanecheck.terminal import Progressing
 
 LOGS = Path(".lanecheck") / "compare"
@@ -91,7 +93,8 @@ def compare(
     log: Annotated[
         Optional[Path],
         typer.Option(
-            help="File that keeps each process; a cut run goes on from it, a finished one deletes it."
+            dir_okay=False,
+            help="File that keeps each process; a cut run goes on from it, a finished one deletes it.",
         ),
     ] = None,
     json_file: JsonOption = None,
@@ -108,14 +111,15 @@ def compare(
     Comparisons may run at once, each on a --gpu of its own; a second one on the same GPU is refused. Where
     CUDA_VISIBLE_DEVICES is set, --gpu counts those that it names, in its order.
 
-    Exit codes: 1 SLOW; 3 INSUFFICIENT, too little is known; 0 SAME, FAST, and also AMBIGUOUS: neither a
-    change nor equality is shown, which a person may want to look at, but which is no one's fault.
+    Exit codes: 1 SLOW, or shown wrong; 3 INSUFFICIENT, too little is known; 0 SAME, FAST, and also
+    AMBIGUOUS: neither a change nor equality is shown, which a person may want to look at, but which is no
+    one's fault.
 
     --device host exercises all of it without a GPU, and says nothing of one.
 
     Example: lanecheck compare main . --plan
     """
-    root, loaded = matrix_path(path).parent, read_matrix(path)
+    root, loaded = _root(path, subject), read_matrix(path, subject)
     place, environment = _place(loaded, device, arch, gpu)
     reference = subject or loaded.subject
     with (
@@ -163,9 +167,9 @@ def compare(
         write_text(record.model_dump_json(indent=1) + "\n", json_file)
     if record.configs:
         log.unlink()  # nothing is left to go on with
-    elif record.refusal and log.exists():
+    elif record.refusal and log.exists() and not record.wrong:
         out.print(f"the same command goes on from {relative(log)}", markup=False, soft_wrap=True)
-    raise typer.Exit(EXIT_CODES.get(record.verdict, 0))
+    raise typer.Exit(1 if record.wrong else EXIT_CODES.get(record.verdict, 0))
 
 
 def power(
@@ -209,6 +213,25 @@ def power(
 
 
 COMMANDS = (compare, power)
+
+
+def _root(path: Path | None, subject: str | None) -> Path:
+    """The checkout whose revisions are compared: the matrix's; of a subject's file that lies elsewhere, its
+    own, or its folder if git knows none.
+
+    Raises:
+        BadInput: if there is no matrix, and no such file either.
+    """
+    file = file_of(subject) if subject else None
+    try:
+        root = matrix_path(path).parent
+        if file is None or file.is_relative_to(root):
+            return root
+    except BadInput:
+        if file is None:
+            raise
+    top = git(file.parent, "rev-parse", "--show-toplevel")
+    return Path(top) if top else file.parent
 
 
 def _read(path: Path) -> PairingRecord:
@@ -257,6 +280,8 @@ def _place(
     if device == "host":
         if index:
             raise BadInput("--gpu is for --device cuda")
+        if arch:
+            raise BadInput("--arch is for --device cuda: the host compiles the source for itself")
         capability = loaded.devices["host"].mma[-1]
         return Place("host", None, capability, host_rig.machine()), environment
     chosen, here = read_gpus(loaded, device, arch)

@@ -57,7 +57,10 @@ WorkersOption = Annotated[
     Optional[int], typer.Option("--workers", min=1, help="Worker processes; all cores if absent.")
 ]
 VariantOption = Annotated[str, typer.Option("--variant", help="Host build: plain, hooks or asan.")]
-JsonOption = Annotated[Optional[Path], typer.Option("--json", help="Write the result here.")]
+JsonOption = Annotated[
+    Optional[Path],
+    typer.Option("--json", dir_okay=False, writable=True, help="Write the result here."),
+]
 PlanOption = Annotated[bool, typer.Option("--plan", help="Say what it costs, and stop.")]
 RecordOption = Annotated[bool, typer.Option("--record", help="Keep the report under reports/.")]
 

@@ -13,8 +13,8 @@ from lanecheck.bench.plan import benchable, swept
 from lanecheck.bench.table import span
 from lanecheck.cli.options import MatrixOption, matrix_path, out, read_matrix, relative
 from lanecheck.errors import BadInput
-from lanecheck.reports import model, store
-from lanecheck.reports.model import Report, Status
+from lanecheck.reports import model, store, summary
+from lanecheck.reports.model import Report
 from lanecheck.site import pages
 from lanecheck.subject import Params, load
 
@@ -28,9 +28,9 @@ def history(path: MatrixOption = None) -> None:
     for report in _recorded(matrix_path(path).parent):
         table.add_row(
             report.created.strftime("%Y-%m-%d %H:%M"),
-            ", ".join(dict.fromkeys(report.environment.gpus)) or "host",
+            summary.machine(report),
             report.source.commit,
-            "[bold red]DISPROVEN[/]" if report.disproven else _shown(report),
+            "[bold red]DISPROVEN[/]" if report.disproven else summary.contents(report),
             span(report.bench) if report.bench else "",
         )
     out.print(table)
@@ -74,26 +74,6 @@ def _swept(reference: str) -> list[Params]:
         return [params for params, _ in swept(benchable(load(reference)))]
     except BadInput:
         return []
-
-
-def _shown(report: Report) -> str:
-    """What a report that disproves nothing holds."""
-    verified = sum(cell.status is Status.VERIFIED for cell in report.cells)
-    parts = {
-        f"{verified} of {len(report.cells)} cells": report.cells,
-        f"{sum(each.cases for each in report.campaigns):,} cases": report.campaigns,
-        f"{len(report.sanitized)} sanitizers clean": report.sanitized,
-    }
-    if report.bench:
-        timed = sum(row.counted is not None for row in report.bench.rows)
-        parts[f"{timed} of {len(report.bench.rows)} shapes timed"] = report.bench.rows
-    if report.power:
-        parts[f"{report.power.false_alarms.runs:,} simulated comparisons"] = report.power.recordings
-    for device in ("host", "cuda"):
-        faults = [fault for fault in report.faults if fault.device == device]
-        killed = sum(fault.killed for fault in faults)
-        parts[f"{killed} of {len(faults)} faults on {device}"] = faults
-    return ", ".join(text for text, there in parts.items() if there)
 
 
 def _recorded(root: Path) -> list[Report]:

@@ -107,8 +107,11 @@ def _entry(
 ) -> Entry:
     runs = [run for report, record in said for run in _runs(report, record, matrix)]
     if not runs:
-        report, record = said[-1] if said else (None, _unseen(cell))
-        return Entry(record, report, stale=True, reports=len(said[-1:]))
+        if not said:
+            return Entry(_unseen(cell), None, stale=True)
+        # the newest, but a machine with GPUs knows more than that another has none
+        report, record = max(reversed(said), key=lambda each: bool(each[0].environment.gpus))
+        return Entry(record, report, stale=True, reports=1)
     sources = [run.evidence.report.source for run in runs]
     current = any(not source.differs(newest.source) for source in sources)
     source = newest.source if current else sources[-1]

@@ -100,7 +100,7 @@ class Tokens:
         covered: rows of the shapes asked for; those void among them have a row too.
         missing: shapes asked for that have none.
         beyond: rows of shapes that were not asked for. stale: earlier rows, as :class:`Shown` says.
-        shares: of the ceiling, of the rows that count. bursts: of those whose time is that of a burst.
+        shares: of the ceiling, of the rows that count. unsteady: how many of those are not steady.
         unrested: the subject's speed-up over the best peer of those, when neither rests.
         peers: how many raced, of how many. behind: rows whose best peer is faster.
         modes: by mode, the median over the rows of its time over the cold chain's.
@@ -113,7 +113,7 @@ class Tokens:
     stale: int
     void: int
     shares: list[float]
-    bursts: int
+    unsteady: int
     unrested: list[float]
     peers: str
     behind: int
@@ -181,6 +181,11 @@ class Standing:
         return [shown.best for shown in self.rows if shown.best]
 
     @property
+    def against(self) -> str:
+        """How many peers raced, of how many."""
+        return taking_part(self.timed)
+
+    @property
     def stale(self) -> list[Shown]:
         return [shown for shown in self.rows if shown.stale]
 
@@ -230,7 +235,12 @@ def standings(reports: Sequence[Report], asked: Iterable[Params] = ()) -> list[S
 
 
 def selected(reports: Sequence[Report]) -> dict[str, list[Shown]]:
-    """By GPU product, of each set of parameters the newest row that is not stale, or else the newest."""
+    """By GPU product, one row of each set of parameters: the newest, but for those that are better.
+
+    One that is not stale is better than one that is; then, among those that count, one in which more peers
+    took part, or as many over more rounds. One that is void is hidden by newer ones alone, and hides older
+    ones.
+    """
     found: dict[str, dict[frozenset[tuple[str, int | str]], Shown]] = {}
     for report in reports:
         earlier = report.source.differs(reports[-1].source)
@@ -238,11 +248,22 @@ def selected(reports: Sequence[Report]) -> dict[str, list[Shown]]:
             assert report.bench
             stale = earlier or bool(row.timing and not row.timing.facts)
             of_gpu = found.setdefault(report.bench.environment.gpu, {})
-            key = frozenset(row.params.items())
-            if key not in of_gpu or of_gpu[key].stale or not stale:
+            key, shown = frozenset(row.params.items()), Shown(row, report.bench, report, stale)
+            if key not in of_gpu or not _better(of_gpu[key], shown):
                 of_gpu.pop(key, None)  # what is newer comes later
-                of_gpu[key] = Shown(row, report.bench, report, stale)
+                of_gpu[key] = shown
     return {gpu: [*rows.values()] for gpu, rows in found.items()}
+
+
+def _better(old: Shown, new: Shown) -> bool:
+    """Whether an older row of the same parameters says more."""
+    if old.stale or new.stale or not (old.timing and new.timing):
+        return new.stale and not old.stale
+    return _weight(old) > _weight(new)
+
+
+def _weight(shown: Shown) -> tuple[int, int]:
+    return len(shown.timing.peers) if shown.timing else 0, shown.bench.rounds
 
 
 def _standing(gpu: str, rows: list[Shown], asked: set[tuple[int, ...]]) -> Standing:
@@ -289,7 +310,7 @@ def _tokens(
         stale=sum(shown.stale for shown in here.values()),
         void=sum(shown.row.void is not None for shown in here.values()),
         shares=[timing.share_of_ceiling.median for timing in timed],
-        bursts=sum(timing.bursts for timing in timed),
+        unsteady=sum(not timing.steady for timing in timed),
         unrested=[peer[1] for timing in timed if (peer := timing.fastest_sustained)],
         peers=taking_part(timed),
         behind=sum(bool(shown.best and shown.best.ahead) for shown in here.values()),

@@ -9,7 +9,7 @@ from statistics import median
 
 from jinja2 import Environment
 
-from lanecheck.bench.model import BURST
+from lanecheck.bench.model import STEADY
 from lanecheck.site import chart, sheet
 from lanecheck.site.bandwidth import Shown, Standing
 
@@ -30,7 +30,7 @@ def files(environment: Environment, subject: str, standings: Sequence[Standing])
         compact=compact,
         tint=tint,
         tints=TINTS,
-        burst=BURST,
+        steady=STEADY,
         config=config,
         times=times,
         peers_of=peers_of,
@@ -111,6 +111,7 @@ def times(standing: Standing, shown: Shown) -> str:
         f"{own.time_us.median:.2f} µs, {own.gbps:,.0f} GB/s; read ceiling {timing.ceiling.gbps:,.0f}"
         + (f", copy ceiling {timing.copy_ceiling.gbps:,.0f}" if timing.copy_ceiling else ""),
         *(f"{mode.name} {mode.time_us.median:.2f} µs" for mode in timing.modes),
+        "" if timing.steady else f"unsteady: {timing.drift:.3f} × from first to last",
         f"without a rest {timing.sustained:.3f} × the time" if timing.sustained else "",
         "without a rest {1:.3f} × {0}".format(*timing.fastest_sustained)
         if timing.fastest_sustained

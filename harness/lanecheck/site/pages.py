@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from lanecheck.bench.paired import table
 from lanecheck.matrix import Matrix
 from lanecheck.oracles import bits
+from lanecheck.reports import summary
 from lanecheck.reports.ledger import Entry, Run, ledger, standing
 from lanecheck.reports.model import (
     CampaignRecord,
@@ -78,6 +79,7 @@ def build(
         missing=missing(entries, matrix),
         standings=standings,
         dated=bandwidth_page.dated,
+        summary=summary,
         gates=_newest_rates(reports),
         words=table,
         faults=faults,

@@ -41,8 +41,8 @@ class Arm:
 
 @contextmanager
 def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tuple[Arm, Arm, Arm]]:
-    """Base, head and base again, on disk. Revisions lie in worktrees of their own; of a folder, base again is
-    a copy. All that is gone afterwards.
+    """Base, head and base again, on disk. Revisions lie in worktrees of their own, of a folder there are
+    copies: whoever edits it meanwhile changes no arm. All that is gone afterwards.
 
     Args:
         base: a folder if there is such a path, or else a revision. head: another.
@@ -55,22 +55,20 @@ def checked_out(base: str, head: str, root: Path, reference: str) -> Iterator[tu
     """
     _sweep(root)
     with ExitStack() as stack:
-        checkouts = [stack.enter_context(_checkout(given, root)) for given in (base, head)]
+        commits = {given: _commit(given, root) for given in (base, head)}
         kernel = _home(reference, root)
-        for given, (_, folder) in zip((base, head), checkouts):
-            if not (folder / kernel).is_dir():
+
+        def arm(given: str) -> Arm:
+            commit = commits[given]
+            made = _worktree(commit, root) if commit else _copy(Path(given).resolve(), kernel)
+            folder = stack.enter_context(made) / kernel
+            if not folder.is_dir():
                 raise BadInput(
                     f"{given} has no folder {kernel}, where this checkout has its kernel"
                 )
-        (first, second) = (
-            Arm(given, commit, folder / kernel)
-            for given, (commit, folder) in zip((base, head), checkouts)
-        )
-        if first.commit:
-            again = stack.enter_context(_worktree(first.commit, root)) / kernel
-        else:
-            again = stack.enter_context(_copy(checkouts[0][1], kernel)) / kernel
-        yield first, second, Arm(base, first.commit, again)
+            return Arm(given, commit, folder)
+
+        yield arm(base), arm(head), arm(base)
 
 
 def _home(reference: str, root: Path) -> Path:
@@ -104,22 +102,23 @@ def _home(reference: str, root: Path) -> Path:
     return folder.relative_to(root.resolve())
 
 
-@contextmanager
-def _checkout(given: str, root: Path) -> Iterator[tuple[str | None, Path]]:
-    """The commit and the folder of an arm."""
+def _commit(given: str, root: Path) -> str | None:
+    """Of a revision; None of a folder.
+
+    Raises:
+        BadInput: if it is neither.
+    """
     path = Path(given)
     if path.exists():
         if not path.is_dir():
             raise BadInput(f"{given} is a file: name a git revision, or a folder of a checkout")
-        yield None, path.resolve()
-        return
+        return None
     commit = git(
         root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{given}^{{commit}}"
     )
     if commit is None:
         raise BadInput(f"{given} is neither a folder nor a git revision of {root}")
-    with _worktree(commit, root) as folder:
-        yield commit, folder
+    return commit
 
 
 @contextmanager
@@ -141,7 +140,8 @@ def _copy(folder: Path, kernel: Path) -> Iterator[Path]:
     """A copy of a checkout's folder, links as links, without what tools leave there; outside of ``kernel``
     also without the folders that git ignores."""
     with _temporary() as temporary:
-        skipped = {*_ignored(folder, kernel), temporary.resolve()}  # which may lie in the folder
+        arms = temporary.resolve().parent.glob(f"{PREFIX}*")  # which may lie in the folder
+        skipped = {*_ignored(folder, kernel), *arms}
 
         def left_out(place: str, names: list[str]) -> set[str]:
             here = (name for name in names if Path(place, name) in skipped)
@@ -152,7 +152,7 @@ def _copy(folder: Path, kernel: Path) -> Iterator[Path]:
             shutil.copytree(folder, copy, symlinks=True, ignore=left_out)
         except shutil.Error as error:
             name, _, reason = error.args[0][0]
-            raise CannotRun(f"cannot copy {name}, which the control needs: {reason}") from None
+            raise CannotRun(f"cannot copy {name}, which an arm needs: {reason}") from None
         _relink(copy, folder)
         yield copy
 

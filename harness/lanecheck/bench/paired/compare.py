@@ -36,7 +36,7 @@ from lanecheck.bench.paired.record import (
     Values,
 )
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
-from lanecheck.build import tree
+from lanecheck.bench.paired.timing_code import timing_code
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.matrix import Arch
 
@@ -148,7 +148,7 @@ def prepared(
 
     Raises:
         CannotRun: if one cannot be built, or base again is not base.
-        BadInput: if neither base nor head says what to time.
+        BadInput: if neither base nor head says what to time, or one has no such subject.
     """
     named = dict(zip(ARMS, arms))
     offers: dict[ArmName, Offer] = {}
@@ -157,7 +157,8 @@ def prepared(
         try:
             offers[name] = processes.build(task)
         except ProcessLost as error:
-            raise CannotRun(f"{ARMS[name]} ({arm.given}): {error}") from None
+            kind = BadInput if error.mistake else CannotRun
+            raise kind(f"{ARMS[name]} ({arm.given}): {error}") from None
     if others := [*offers["base"].code.changes(offers["again"].code)]:
         raise CannotRun(
             f"{ARMS['again']} ({arms[0].given}) differs from the first in {', '.join(others)}: "
@@ -175,7 +176,7 @@ def prepared(
     )
     header = Header(
         subject=subject,
-        benchmark=_digest(timing_code(Path(__file__).parents[1])),
+        benchmark=_digest(timing_code(Path(__file__).parents[2])),
         device=place.device,
         arch=place.arch.name if place.arch else "plain",
         machine=place.machine,
@@ -209,15 +210,15 @@ def compare(
     """
     header = comparison.header
     entries: Sequence[Entry] = ()
-    refusal = None
+    refusal, wrong = None, False
     if comparison.changes or force:
         with LOG.opened(log, header) as journal:
-            refusal = _shown(comparison, processes, journal, listener)
+            refusal, wrong = _shown(comparison, processes, journal, listener)
             if refusal is None:
                 refusal = _timed(comparison, processes, journal, listener)
                 entries = journal.entries
     created = datetime.now(timezone.utc).replace(microsecond=0)
-    return PairingRecord.of(header, entries, refusal, created)
+    return PairingRecord.of(header, entries, refusal, created, wrong)
 
 
 def seconds_each(comparison: Prepared, processes: Processes) -> float:
@@ -233,16 +234,6 @@ def seconds_each(comparison: Prepared, processes: Processes) -> float:
     return time.monotonic() - start
 
 
-def timing_code(bench: Path) -> dict[str, str]:
-    """Digests of the benchmark's files, by name, without its peers: no comparison asks them.
-
-    Args:
-        bench: the folder of :mod:`lanecheck.bench`.
-    """
-    found = tree(bench).items()
-    return {name: each for name, each in found if not name.startswith("peers/")}
-
-
 def _gated(base: Offer, head: Offer, subject: str) -> tuple[dict[str, Values], dict[str, Values]]:
     """Each arm's configs; those of the benchmark, if neither names any for the gate."""
     configs = gated(base.gate, head.gate)
@@ -255,8 +246,9 @@ def _gated(base: Offer, head: Offer, subject: str) -> tuple[dict[str, Values], d
 
 def _shown(
     comparison: Prepared, processes: Processes, journal: Journal[Entry], listener: Listener
-) -> str | None:
-    """Have what the journal lacks judged; why something is not shown correct, or None."""
+) -> tuple[str | None, bool]:
+    """Have what the journal lacks judged; why something is not shown correct, or None; and whether it is
+    shown wrong."""
     every = [(side, config) for side in SIDES for config in comparison.configs]
     missing = [each for each in every if each not in outputs(journal.entries)]
     listener.stage("correct", len(every))
@@ -270,10 +262,10 @@ def _shown(
             if found.output is None:
                 doubt = f"{side} is not shown correct, so nothing is timed: {config}: {found.doubt}"
                 listener.end(doubt, False)
-                return doubt
+                return doubt, found.wrong
             journal.append(ShownRecord(arm=side, config=config, output=found.output))
     listener.end(f"{len(comparison.configs)} configs of base and of head")
-    return None
+    return None, False
 
 
 def _timed(

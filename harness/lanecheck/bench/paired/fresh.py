@@ -31,7 +31,15 @@ A = TypeVar("A", bound=BaseModel)
 
 
 class ProcessLost(CannotRun):
-    """A process did not answer; the message is the last that it said."""
+    """A process did not answer; the message is the last that it said.
+
+    Args:
+        mistake: whether it ended for what the user gave.
+    """
+
+    def __init__(self, message: str, mistake: bool = False) -> None:
+        super().__init__(message)
+        self.mistake = mistake
 
 
 class FreshProcesses:
@@ -92,7 +100,7 @@ class FreshProcesses:
         ended = None if isinstance(task, Build) else self._forked(task)
         code, answer, said = ended or self._alone(task)
         if code:
-            raise ProcessLost(_cause(code, said))
+            raise ProcessLost(_cause(code, said), mistake=code == BadInput.exit_code)
         try:
             return kind.model_validate_json(answer)
         except ValidationError as error:

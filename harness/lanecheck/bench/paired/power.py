@@ -97,7 +97,7 @@ def recorded(
     if fewest < 2 * pairs:
         raise BadInput(
             f"{sum(sizes)} recorded processes make {fewest} pairs of neighbours; two arms of {pairs} "
-            f"pairs need {2 * pairs}"
+            f"pairs need {2 * pairs}: add another recording, of another --seed, or give fewer --pairs"
         )
     owners = np.repeat(np.arange(len(sizes)), [size - 1 for size in sizes])
     within = np.concatenate([np.arange(size - 1) for size in sizes])

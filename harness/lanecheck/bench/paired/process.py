@@ -35,12 +35,12 @@ from lanecheck.bench.paired.tasks import TASK, Answer, Build, Offer, Show, Shown
 from lanecheck.bench.plan import BenchSubject, Copies, Workload, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.bench.timing import GRAPH_LAUNCHES, interleave, sampled
-from lanecheck.build import build_device, build_host
+from lanecheck.build import build_device, build_host, digests
 from lanecheck.errors import BadInput, CannotRun, LanecheckError
-from lanecheck.inspect import inspect
-from lanecheck.subject import Params, Subject, load, origin, sources
+from lanecheck.subject import Params, Subject, file_of, load, origin, sources
 from lanecheck.toolchain import Toolchain
 from lanecheck.trial import Target
+from lanecheck.verdict import Outcome
 
 _LEAST = ""  # beside the names of configs
 
@@ -68,6 +68,9 @@ def built(task: Build) -> Offer:
     """Raises BuildFailed, or BadInput if the subject is not the arm's."""
     subject = _own(task)
     files = sources(task.subject, subject)
+    if file := file_of(task.subject):  # what a launch imports is not loaded yet
+        beside = file.parent.rglob("*.py")
+        files |= digests(file.parent, sorted(each.relative_to(file.parent) for each in beside))
     gate, bench = (
         None if asked is None else named(asked)
         for asked in (
@@ -82,7 +85,7 @@ def built(task: Build) -> Offer:
     tools, gpu = Toolchain(), None
     if task.arch:
         library = build_device(subject.recipe, task.arch, tools)
-        gpu = inspect(library, task.arch, tools, subject.instructions).sass_sha256
+        gpu = machine_code.gpu_digest(library.path, tools)
     else:
         library = build_host(subject.recipe, "plain", tools)
     code = Code(
@@ -102,7 +105,8 @@ def shown(task: Show) -> Shown:
     target = Target(task.subject, task.device, (task.capability,), library, task.arch)
     judgements, expected = correctness.shown(workload, task.params, target, rig)
     if expected is None:
-        return Shown(doubt=doubt(judgements), output=None)
+        wrong = any(each.outcome is not Outcome.PASS for each in judgements)
+        return Shown(doubt=doubt(judgements), output=None, wrong=wrong)
     if task.device == "cuda":  # on a host the gate is only exercised
         found = doubts(_facts(workload, expected, rig))
         if said := "; ".join(str(each) for each in found if each.fault not in OF_TIMES):

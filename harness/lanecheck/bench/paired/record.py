@@ -30,7 +30,7 @@ class Code(Strict):
     """What an arm executes.
 
     Attributes:
-        gpu: digest of the GPU's machine code (its SASS); None if there is none.
+        gpu: digest of the GPU's machine code and of what governs its launch; None if there is none.
         library: digest of the library's host code; None if there is no library.
         files: digest of each file of the kernel's package outside its CUDA sources, by name.
     """
@@ -174,6 +174,7 @@ class PairingRecord(Strict):
     Attributes:
         state: of the GPU; None for host execution, and in old records.
         refusal: why there is no complete set of processes; None if there is, or none was needed.
+        wrong: whether that is because a kernel was shown wrong.
         configs: the gate's verdicts; empty where nothing was timed, or not enough.
         rates: how often the gate errs on this kind of machine, as recorded when it gave the verdict; None
             where nothing was recorded, or nothing gated.
@@ -192,6 +193,7 @@ class PairingRecord(Strict):
     cause: str
     rates: Published | None = None
     created: datetime | None = None
+    wrong: bool = False
 
     @classmethod
     def of(
@@ -200,6 +202,7 @@ class PairingRecord(Strict):
         entries: Sequence[Entry],
         refusal: str | None,
         created: datetime | None = None,
+        wrong: bool = False,
     ) -> PairingRecord:
         """The verdict that a log's entries give."""
         processes = tuple(each for each in entries if isinstance(each, ProcessRecord))
@@ -215,6 +218,7 @@ class PairingRecord(Strict):
             verdict=verdict,
             cause=cause,
             created=created,
+            wrong=wrong,
         )
 
     @model_validator(mode="after")

@@ -75,10 +75,12 @@ class Shown(Strict):
     Attributes:
         doubt: why the config is not shown to be right; None if it is.
         output: digest of what it computed from the operands that will be timed; None if in doubt.
+        wrong: whether an oracle found it wrong, which is more than a doubt.
     """
 
     doubt: Optional[str]
     output: Optional[str]
+    wrong: bool = False
 
 
 class Time(_OfLibrary):

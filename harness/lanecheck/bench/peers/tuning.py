@@ -74,7 +74,7 @@ def _right(variants: Sequence[Variant], copy: Operands, reference: Any) -> list[
     reason = "it has no kernel for this shape"
     for variant in variants:
         try:
-            refuse_wrong(float(error(partial(variant, copy), reference)))
+            refuse_wrong(error(partial(variant, copy), reference))
             found.append(variant)
         except FAILURES as failure:  # too much shared memory, a size that it does not know
             reason = why(failure)
