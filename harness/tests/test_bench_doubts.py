@@ -731,6 +731,9 @@ def test_what_ends_an_attempt_with_peers_is_no_verdict_on_the_subject(
     assert set(absent.values()) == {f"an attempt with peers failed: {evidence}"}
     assert second.timing and "failed" not in second.timing.absent[0].reason
     assert machine.pool.shapes == 3 and machine.pool.exits == exits
+    again, same = machine.run([{**PARAMS, "m": 1}, PARAMS]).rows  # with the peers that it lacks
+    assert again.timing and "attempt" not in again.timing.absent[0].reason
+    assert same == second and machine.pool.shapes == 4
 
 
 @pytest.mark.parametrize(
@@ -954,6 +957,8 @@ def test_a_time_that_changes_without_a_rest_is_not_steady(launches: int | None) 
     assert not alone(11.3).steady and not alone(10.7).steady
     none = test_bench.timed([test_bench.passed()]).timing
     assert none is not None and none.sustained is None
+    own = none.subject.model_copy(update={"samples_us": (11.0, 11.0, 11.0)})
+    assert none.model_copy(update={"subject": own}).steady
 
 
 def test_a_time_that_drifts_while_the_others_have_their_turns_is_not_steady() -> None:

@@ -19,6 +19,8 @@ from test_bench_doubts import L2, PARAMS, OnDevice
 
 from lanecheck.bench import launches, ncu, timing
 from lanecheck.bench.cuda_rig import CudaRig
+from lanecheck.bench.log import LOG, RowEntry, headed
+from lanecheck.bench.log import asked as peers_asked
 from lanecheck.bench.model import BenchRecord, Measurement, Row
 from lanecheck.bench.ncu import Counted, Ncu, read
 from lanecheck.bench.profiled import Profiled
@@ -411,10 +413,23 @@ def bench(
     )
     monkeypatch.setattr(usual, "tensors", lambda params: [outputs], raising=False)
 
-    def timed(*given: Any, rounds: int, **more: Any) -> BenchRecord:
-        log.touch()
-        asked = [each[0] for each in given[3]]
-        done = test_bench.record(*(row for row in rows if row.params in asked))
+    def timed(
+        reference: str,
+        library: Path,
+        gpus: Sequence[Gpu],
+        shapes: Sequence[tuple[Params, float]],
+        *,
+        rounds: int,
+        seed: int,
+        **more: Any,
+    ) -> BenchRecord:
+        wanted = [params for params, _ in shapes]
+        done = test_bench.record(*(row for row in rows if row.params in wanted))
+        header = headed(reference, library, gpus[0].name, rounds, seed)
+        with LOG.opened(log, header) as journal:
+            of_all = {"environment": done.environment, "asked": peers_asked(float("inf"))}
+            for each in done.rows:
+                journal.append(RowEntry(seconds=1.0, row=each, **of_all))
         return done.model_copy(update={"rounds": rounds})
 
     monkeypatch.setattr(benching.gpu, "detect", lambda: H200)

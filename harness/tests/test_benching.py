@@ -20,7 +20,7 @@ from test_bench_ncu import Bench, row
 
 from lanecheck import cli
 from lanecheck.bench import ahead, cost, ncu, run
-from lanecheck.bench.log import RowEntry, alone, asked, lasting
+from lanecheck.bench.log import RowEntry, asked, usable
 from lanecheck.bench.model import Absent, BenchRecord, Row
 from lanecheck.cli import benching
 from lanecheck.gpu import Gpu
@@ -154,8 +154,10 @@ class Machine:
             if number == self.cut:
                 raise KeyboardInterrupt
             self.asked.append(params)
-            done = without_peers(params, FAILED) if params in self.alone else row(params)
-            yield RowEntry(seconds=SECONDS, environment=here, row=done, asked=asked(patience))
+            alone = params in self.alone
+            done = without_peers(params, FAILED) if alone else row(params)
+            peers = () if alone else asked(patience)
+            yield RowEntry(seconds=SECONDS, environment=here, row=done, asked=peers)
 
 
 SWEPT: list[Params] = [{"m": m, "n": n, "k": 4096} for n in (4096, 28672) for m in (1, 8)]
@@ -210,7 +212,7 @@ def test_a_cut_sweep_goes_on_although_a_smaller_run_was_finished(
     assert not (checkout / "log.jsonl").exists()
 
 
-def test_a_row_is_known_to_be_alone_after_an_attempt_with_peers_failed(
+def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here: Any = test_bench.record(row({"m": 1})).environment
@@ -231,10 +233,13 @@ def test_a_row_is_known_to_be_alone_after_an_attempt_with_peers_failed(
     monkeypatch.setattr(run, "benchmark", benchmark)
     pool: Any = SimpleNamespace(schedule=schedule)
     bench: Any = None
-    (entry,) = run._answers([pool], bench, [(USUAL[0], float("inf"))], here)
-    assert entry.row.void is None and alone(entry.row) == FAILED and not lasting(entry.row)
+    shapes = [(USUAL[0], float("inf"))]
+    (entry,) = run._answers([pool], bench, shapes, here)
+    assert entry.row.void is None and entry.row.timing and not usable([entry], shapes)
+    assert [each.reason for each in entry.row.timing.absent] == [FAILED]
     other = without_peers(USUAL[0], "Triton is not installed: pip install triton")
-    assert alone(other) is None and lasting(other)
+    without = entry.model_copy(update={"row": other, "asked": asked(float("inf"))})
+    assert [*usable([entry, without], shapes).values()] == [without]
 
 
 @test_cli.KERNEL

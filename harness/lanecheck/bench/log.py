@@ -17,8 +17,6 @@ from lanecheck.build import tree
 from lanecheck.executor import ORACLE
 from lanecheck.subject import Params, load, sources
 
-ALONE = "an attempt with peers failed"
-"""How the reason begins why the peers of a shape are absent that had to be tried again without them."""
 _HARNESS = Path(__file__).parents[1]
 
 
@@ -45,8 +43,8 @@ class RowEntry(Strict):
     """A row in a log, the seconds that it took, and what it ran on.
 
     Attributes:
-        asked: the names of the peers that were, by the time they had to tune; empty in old logs, which do
-            not say.
+        asked: the names of the peers that were, by the time they had to tune; none where an attempt with them
+            had failed, and in old logs, which do not say.
     """
 
     seconds: float
@@ -56,16 +54,9 @@ class RowEntry(Strict):
 
 
 def lasting(row: Row) -> bool:
-    """Whether a run that goes on may use a row: not if its process failed, its GPU was held back, or it was
-    timed :func:`alone`."""
+    """Whether a run that goes on may use a row: not if its process failed, or its GPU was held back."""
     died = any(each.oracle == ORACLE for each in row.correctness)
-    return not died and not row.unsettled and not alone(row)
-
-
-def alone(row: Row) -> str | None:
-    """Why a row was timed without peers, if that is because an attempt with them failed."""
-    absent = row.timing.absent if row.timing else ()
-    return next((each.reason for each in absent if each.reason.startswith(ALONE)), None)
+    return not died and not row.unsettled
 
 
 def asked(patience: float) -> tuple[str, ...]:

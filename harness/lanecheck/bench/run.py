@@ -14,7 +14,7 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lanecheck.bench.ahead import compile_ahead
 from lanecheck.bench.ceiling import build
-from lanecheck.bench.log import ALONE, LOG, RowEntry, headed, lasting, shape, usable
+from lanecheck.bench.log import LOG, RowEntry, headed, lasting, shape, usable
 from lanecheck.bench.model import BenchRecord, Environment, Judgement, Row, Traffic
 from lanecheck.bench.plan import FORMULA, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
@@ -144,7 +144,7 @@ def _answers(
     """Rows as they are done; a GPU takes the next shape when it is free.
 
     What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
-    a fresh process and without peers. That row is no lasting one.
+    a fresh process and without peers.
     """
     queue = iter(shapes)
     running: dict[ProcessFuture, _Asked] = {}
@@ -172,7 +172,7 @@ def _answers(
                     # A device that met an error meets it again and again.
                     _ask(asked.pool, os._exit, STICKY)
                 if not asked.alone:
-                    said = f"{ALONE}: {_evidence(failure)}"
+                    said = f"an attempt with peers failed: {_evidence(failure)}"
                     ask(replace(asked, alone=said))
                     continue
                 answer = _failed(bench, asked.params, here, failure)

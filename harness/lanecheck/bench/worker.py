@@ -78,8 +78,12 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
     if torch.cuda.memory_reserved() > found.memory_bytes // 2:
         torch.cuda.empty_cache()
     row = row.model_copy(update={"unit": unit(uuid), "telemetry": read})
-    seconds = time.monotonic() - start
-    return RowEntry(seconds=seconds, environment=found, row=row, asked=asked(patience))
+    return RowEntry(
+        seconds=time.monotonic() - start,
+        environment=found,
+        row=row,
+        asked=() if alone else asked(patience),
+    )
 
 
 @cache

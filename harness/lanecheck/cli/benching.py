@@ -14,7 +14,7 @@ import typer
 
 from lanecheck import gpu
 from lanecheck.bench import ahead, cost, ncu
-from lanecheck.bench.log import LOG, BenchHeader, alone, asked, headed, lasting, shape, usable
+from lanecheck.bench.log import LOG, BenchHeader, asked, headed, shape, usable
 from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.plan import BenchSubject, benchable, swept
 from lanecheck.bench.run import ROUNDS
@@ -144,15 +144,16 @@ def bench(
         status, reason = Status.DISPROVEN, "; ".join(wrong)
     elif lacking := _lacking(done, kernel.bench_params()):
         status, reason = Status.UNVERIFIED, lacking
-        out.print(f"benchmarked stays unverified: {lacking}", markup=False, soft_wrap=True)
+        out.print(f"benchmarked stays unverified: {lacking}", soft_wrap=True)
     cells = [CellRecord(arch=arch, device=device, job="bench", status=status, reason=reason)]
     ran = [each.uuid for each in gpus]
     recording.save(reference, path, record, json_file, gpus=ran, cells=cells, bench=done)
-    if all(map(lasting, done.rows)):
-        logged = {shape(entry.row.params) for entry in LOG.entries(log, header)}
-        _finish(log, len(logged - {shape(row.params) for row in done.rows}))
-    elif again := [row for row in done.rows if alone(row)]:
-        shapes_again = f"{len(again)} of {len(done.rows)} shapes again, with their peers"
+    entries, ours = LOG.entries(log, header), {shape(params) for params, _ in shapes}
+    logged, kept = {shape(entry.row.params) for entry in entries}, usable(entries, shapes).keys()
+    if ours <= kept:
+        _finish(log, len(logged - ours))
+    elif again := ours & logged - kept:
+        shapes_again = f"{len(again)} of {len(ours)} shapes again, with their peers"
         said = f"{relative(log)} stays: the same command tries {shapes_again}"
         out.print(said, markup=False, soft_wrap=True)
     untimed = [row for row in done.rows if row.unsettled]

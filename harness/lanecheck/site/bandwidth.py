@@ -257,13 +257,12 @@ def selected(reports: Sequence[Report]) -> dict[str, list[Shown]]:
 
 def _better(old: Shown, new: Shown) -> bool:
     """Whether an older row of the same parameters says more."""
-    if old.stale or new.stale or not (old.timing and new.timing):
-        return new.stale and not old.stale
-    return _weight(old) > _weight(new)
-
-
-def _weight(shown: Shown) -> tuple[int, int]:
-    return len(shown.timing.peers) if shown.timing else 0, shown.bench.rounds
+    if old.stale != new.stale:
+        return new.stale
+    if old.stale or not (old.timing and new.timing):
+        return False
+    peers, rounds = len(new.timing.peers), new.bench.rounds
+    return (len(old.timing.peers), old.bench.rounds) > (peers, rounds)
 
 
 def _standing(gpu: str, rows: list[Shown], asked: set[tuple[int, ...]]) -> Standing:
