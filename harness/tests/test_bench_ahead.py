@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lanecheck.bench import ahead, cost, plan
+from lanecheck.bench import ahead, asking, plan
 from lanecheck.bench.peers import Peer, Product, Unavailable, gemlite
 from lanecheck.gpu import Gpu
 from lanecheck.subject import Params
@@ -65,7 +65,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Pools:
     monkeypatch.setattr(ahead, "pool_of", found)
     monkeypatch.setattr(ahead, "load", lambda reference: subject)
     monkeypatch.setattr(os, "cpu_count", lambda: 32)
-    monkeypatch.setattr(cost, "PEERS", peers([]))
+    monkeypatch.setattr(asking, "PEERS", peers([]))
     return found
 
 
@@ -106,7 +106,7 @@ def test_only_peers_that_compile_and_are_asked_prepare_and_over_one_copy(
 ) -> None:
     torch = pytest.importorskip("torch")
     ran: list[str] = []
-    monkeypatch.setattr(cost, "PEERS", peers(ran, fails=True))
+    monkeypatch.setattr(asking, "PEERS", peers(ran, fails=True))
     rig = SimpleNamespace(draw=lambda subject, case: {})
     monkeypatch.setattr(ahead, "cuda_torch", lambda: torch)
     monkeypatch.setattr(ahead, "described", lambda: (SimpleNamespace(l2_bytes=1), "GPU-0"))

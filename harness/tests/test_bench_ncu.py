@@ -18,9 +18,9 @@ from test_bench import SIZE, passed
 from test_bench_doubts import L2, PARAMS, OnDevice
 
 from lanecheck.bench import launches, ncu, timing
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.log import LOG, RowEntry, headed
-from lanecheck.bench.log import asked as peers_asked
 from lanecheck.bench.model import BenchRecord, Measurement, Row
 from lanecheck.bench.ncu import Counted, Ncu, read
 from lanecheck.bench.profiled import Profiled
@@ -427,7 +427,7 @@ def bench(
         done = test_bench.record(*(row for row in rows if row.params in wanted))
         header = headed(reference, library, gpus[0].name, rounds, seed)
         with LOG.opened(log, header) as journal:
-            of_all = {"environment": done.environment, "asked": peers_asked(float("inf"))}
+            of_all = {"environment": done.environment, "asked": Asking(float("inf")).names}
             for each in done.rows:
                 journal.append(RowEntry(seconds=1.0, row=each, **of_all))
         return done.model_copy(update={"rounds": rounds})

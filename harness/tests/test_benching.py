@@ -20,7 +20,8 @@ from test_bench_ncu import Bench, row
 
 from lanecheck import cli
 from lanecheck.bench import ahead, cost, ncu, run
-from lanecheck.bench.log import RowEntry, asked, usable
+from lanecheck.bench.asking import Asking
+from lanecheck.bench.log import RowEntry, usable
 from lanecheck.bench.model import Absent, BenchRecord, Row
 from lanecheck.cli import benching
 from lanecheck.gpu import Gpu
@@ -156,7 +157,7 @@ class Machine:
             self.asked.append(params)
             alone = params in self.alone
             done = without_peers(params, FAILED) if alone else row(params)
-            peers = () if alone else asked(patience)
+            peers = () if alone else Asking(patience).names
             yield RowEntry(seconds=SECONDS, environment=here, row=done, asked=peers)
 
 
@@ -217,10 +218,11 @@ def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
 ) -> None:
     here: Any = test_bench.record(row({"m": 1})).environment
 
-    def benchmark(bench: Any, params: Params, patience: float, alone: str) -> RowEntry:
-        if not alone:
+    def benchmark(bench: Any, params: Params, asking: Asking) -> RowEntry:
+        if asking.peers:
             raise RuntimeError("CUDA out of memory [/shm]")
-        return RowEntry(seconds=SECONDS, environment=here, row=without_peers(params, alone))
+        (reason,) = {*asking.refused.values()}
+        return RowEntry(seconds=SECONDS, environment=here, row=without_peers(params, reason))
 
     def schedule(ask: Callable[..., Any], given: Any, timeout: float) -> Future[Any]:
         future: Future[Any] = Future()
@@ -238,7 +240,7 @@ def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
     assert entry.row.void is None and entry.row.timing and not usable([entry], shapes)
     assert [each.reason for each in entry.row.timing.absent] == [FAILED]
     other = without_peers(USUAL[0], "Triton is not installed: pip install triton")
-    without = entry.model_copy(update={"row": other, "asked": asked(float("inf"))})
+    without = entry.model_copy(update={"row": other, "asked": Asking(float("inf")).names})
     assert [*usable([entry, without], shapes).values()] == [without]
 
 
@@ -307,7 +309,7 @@ def test_a_plan_counts_shapes_peers_and_seconds_and_runs_nothing(
     bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch, checkout: Path
 ) -> None:
     monkeypatch.setattr(ncu, "find", lambda: pytest.fail("looked for ncu"))
-    peers = len(cost.asked(float("inf")))
+    peers = len(cost.Asking(float("inf")).names)
     code, said, _ = bench("--plan", "--ncu")
     assert code == 0 and machine.asked == [] and not (checkout / "log.jsonl").exists()
     assert said.startswith(f"2 shapes, each against both ceilings and {peers} peers: about ")
@@ -321,7 +323,9 @@ def test_a_plan_counts_shapes_peers_and_seconds_and_runs_nothing(
     then = cost.seconds(2 * 28672 * 4096, 30, gbps, float("inf"), compiled=True)
     assert _seconds(bench("--plan")[1]) == round(first + then)
     _, said, _ = bench("--plan", "--sweep", "--only", "n=4096")
-    assert said.startswith(f"2 shapes, each against both ceilings and {len(cost.asked(0.0))} peers")
+    assert said.startswith(
+        f"2 shapes, each against both ceilings and {len(Asking(0.0).peers)} peers"
+    )
     assert 0 < _seconds(said) < round(each)
 
 

@@ -18,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from lanecheck.bench import race, telemetry  # noqa: E402
+from lanecheck.bench.asking import Asking  # noqa: E402
 from lanecheck.bench.ceiling import Ceiling, build  # noqa: E402
 from lanecheck.bench.cuda_rig import CudaHeld, CudaRig  # noqa: E402
 from lanecheck.bench.device import described  # noqa: E402
@@ -168,7 +169,7 @@ def timed(library: Any, subject: Cheat, rig_of: type[CudaRig] = CudaRig) -> Row:
         ceiling = Ceiling(build(environment.capability, Toolchain()), environment.sms)
         rng = random.Random(0)
         rivals = partial(
-            race.rivals, ceiling, rig, workload, 0.0, "peers are not the matter here", rng
+            race.rivals, ceiling, rig, workload, Asking(0.0).alone("not the matter here"), rng
         )
 
         def enter(copies: int) -> race.Rivals:

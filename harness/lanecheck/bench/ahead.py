@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from itertools import accumulate, cycle
 
 from lanecheck.bench import cost, plan
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
 from lanecheck.bench.peers import Product, Unavailable, gemlite
@@ -89,7 +90,7 @@ def prepare(reference: str, params: Params, patience: float, seed: int) -> None:
     inputs = CudaRig(None, found.l2_bytes).draw(workload.subject, workload.case)
     product = Product.of(workload, inputs)
     gemlite.SAMPLING_MS = 0.0  # it compiles all of its choices; timed, they would wait for one GPU
-    for peer in cost.asked(patience):
+    for peer in Asking(patience).peers:
         if peer.compiling_s:
             with suppress(Unavailable):
                 peer.launches(product, 1)

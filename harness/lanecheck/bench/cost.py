@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from lanecheck.bench.peers import PEERS, Peer
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.timing import copies, turns
 
 LAUNCH_US = 2.0
@@ -16,14 +16,9 @@ STARTING_S = 12.0
 """Seconds until the processes that compile ahead have loaded what they compile with."""
 
 
-def asked(patience: float) -> list[Peer]:
-    """The peers that need no more than so many seconds to tune."""
-    return [peer for peer in PEERS if peer.patience_s <= patience]
-
-
 def compiling(patience: float) -> float:
     """Seconds of one CPU in which the peers that are asked compile for a shape."""
-    return sum(peer.compiling_s for peer in asked(patience))
+    return sum(peer.compiling_s for peer in Asking(patience).peers)
 
 
 def ahead(patiences: Sequence[float], cpus: int) -> float:
@@ -44,7 +39,7 @@ def seconds(size: int, rounds: int, gbps: float, patience: float, compiled: bool
         patience: seconds that a peer may take to tune.
         compiled: whether the peers did so ahead.
     """
-    count, peers = copies(size, l2=0), asked(patience)
+    count, peers = copies(size, l2=0), Asking(patience).peers
     launches = count * turns(count)
     replay = launches * (LAUNCH_US * 1e-6 + size / gbps / 1e9)
     contenders = 3 + len(peers)  # the subject and both ceilings

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from lanecheck.bench import cost, peers
+from lanecheck.bench import peers
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.journal import Kind
 from lanecheck.bench.model import Environment, Row
 from lanecheck.bench.strict import Strict
@@ -43,8 +44,8 @@ class RowEntry(Strict):
     """A row in a log, the seconds that it took, and what it ran on.
 
     Attributes:
-        asked: the names of the peers that were, by the time they had to tune; none where an attempt with them
-            had failed, and in old logs, which do not say.
+        asked: the names of the peers that were; not those of which an attempt had failed. None in old logs,
+            which do not say.
     """
 
     seconds: float
@@ -57,11 +58,6 @@ def lasting(row: Row) -> bool:
     """Whether a run that goes on may use a row: not if its process failed, or its GPU was held back."""
     died = any(each.oracle == ORACLE for each in row.correctness)
     return not died and not row.unsettled
-
-
-def asked(patience: float) -> tuple[str, ...]:
-    """The names of the peers that need no more than so many seconds to tune."""
-    return tuple(peer.name for peer in cost.asked(patience))
 
 
 def shape(params: Params) -> str:
@@ -78,7 +74,7 @@ def usable(
     Args:
         shapes: each with the seconds that a peer may take to tune for it.
     """
-    wanted = {shape(params): {*asked(patience)} for params, patience in shapes}
+    wanted = {shape(params): {*Asking(patience).names} for params, patience in shapes}
     named = ((shape(entry.row.params), entry) for entry in entries)
     return {
         name: entry for name, entry in named if name in wanted and wanted[name] <= {*entry.asked}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lanecheck.bench import correctness, plan
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.correctness import Expected
 from lanecheck.bench.cuda_rig import CudaRig
@@ -20,7 +21,7 @@ from lanecheck.bench.model import (
     Traffic,
     disturbed,
 )
-from lanecheck.bench.peers import PEERS, Product, Unavailable
+from lanecheck.bench.peers import PEERS, Peer, Product, Unavailable
 from lanecheck.bench.plan import Workload, lay_out
 from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Rig
 from lanecheck.bench.timing import (
@@ -205,20 +206,14 @@ def rivals(
     ceiling: Ceiling,
     rig: CudaRig,
     workload: Workload,
-    patience: float,
-    alone: str,
+    asking: Asking,
     rng: random.Random,
     copies: int,
 ) -> Rivals:
-    """The ceilings and every peer that can take part, on the current CUDA device.
-
-    Args:
-        patience: seconds that a peer may take to tune for the shape.
-        alone: why no peer is asked at all; empty if they are.
-    """
+    """The ceilings and every peer that is asked and can take part, on the current CUDA device."""
     loop, reads = ceiling.reading(workload.bytes, copies, rig.clock, rng)
     copier, copying = ceiling.copying(workload.bytes, copies, rig.clock, rng)
-    entered = [*_entered(workload, rig, patience, alone, copies)]
+    entered = [*_entered(workload, rig, asking, copies)]
     return Rivals(
         ceiling=Contender("read ceiling", reads, loop),
         copy=Contender("copy ceiling", copying, copier),
@@ -228,22 +223,30 @@ def rivals(
 
 
 def _entered(
-    workload: Workload, rig: CudaRig, patience: float, alone: str, copies: int
+    workload: Workload, rig: CudaRig, asking: Asking, copies: int
 ) -> Iterator[Contender | Absent]:
-    try:
-        product = Product.of(workload, workload.drawn(rig))
-    except Unavailable as reason:
-        alone = str(reason)
-    for peer in PEERS:
-        start = time.monotonic()
+    if asking.peers:
         try:
-            if alone:
-                raise Unavailable(alone)
-            if peer.patience_s > patience:
-                raise Unavailable(
-                    f"it would take some {peer.patience_s:g} s to tune, and has {patience:g} here"
-                )
-            launches = peer.launches(product, copies)
-            yield Contender(peer.name, launches, ready_s=time.monotonic() - start)
+            product = Product.of(workload, workload.drawn(rig))
         except Unavailable as reason:
-            yield Absent(name=peer.name, reason=str(reason))
+            asking = asking.alone(str(reason))
+    for peer in PEERS:
+        if refusal := asking.refusal(peer):
+            yield Absent(name=peer.name, reason=refusal)
+            continue
+        start = time.monotonic()
+        with asking.at_work(peer):
+            found = _ready(peer, product, copies)
+            rig.settle()  # what its kernels did to the device is its fault, and none of who comes next
+        if isinstance(found, str):
+            yield Absent(name=peer.name, reason=found)
+        else:
+            yield Contender(peer.name, found, ready_s=time.monotonic() - start)
+
+
+def _ready(peer: Peer, product: Product, copies: int) -> Sequence[Launch] | str:
+    """Its launches, or why it cannot take part."""
+    try:
+        return peer.launches(product, copies)
+    except Unavailable as reason:
+        return str(reason)

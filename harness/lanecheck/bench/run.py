@@ -9,10 +9,12 @@ from concurrent.futures import FIRST_COMPLETED, TimeoutError, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lanecheck.bench.ahead import compile_ahead
+from lanecheck.bench.asking import Asking, Trust
 from lanecheck.bench.ceiling import build
 from lanecheck.bench.log import LOG, RowEntry, headed, lasting, shape, usable
 from lanecheck.bench.model import BenchRecord, Environment, Judgement, Row, Traffic
@@ -123,16 +125,11 @@ def _environment(pools: Sequence[ProcessPool]) -> Environment:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A shape that a GPU's process works at.
-
-    Attributes:
-        alone: why it does so without peers, if it does.
-    """
+    """A shape that a GPU's process works at."""
 
     pool: ProcessPool
     params: Params
-    patience: float
-    alone: str = ""
+    asking: Asking
 
 
 def _answers(
@@ -144,40 +141,41 @@ def _answers(
     """Rows as they are done; a GPU takes the next shape when it is free.
 
     What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
-    a fresh process and without peers.
+    a fresh process and without the one that was at work, or if none was, without any.
     """
-    queue = iter(shapes)
+    queue, trust = iter(shapes), Trust()
     running: dict[ProcessFuture, _Asked] = {}
 
     def ask(asked: _Asked) -> None:
-        given = bench, asked.params, asked.patience, asked.alone
-        running[_ask(asked.pool, benchmark, *given)] = asked
+        asked.asking.note.write_text("")
+        running[_ask(asked.pool, benchmark, bench, asked.params, asked.asking)] = asked
 
-    def feed(pool: ProcessPool) -> None:
+    def feed(pool: ProcessPool, note: Path) -> None:
         if following := next(queue, None):
-            ask(_Asked(pool, *following))
+            params, patience = following
+            ask(_Asked(pool, params, trust.asking(patience, note)))
 
-    for pool in pools:
-        feed(pool)
-    while running:
-        ended, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in ended:
-            asked = running.pop(future)
-            try:
-                answer = future.result()
-            except BadInput:
-                raise
-            except Exception as failure:
-                if not isinstance(failure, (ProcessExpired, TimeoutError)):
-                    # A device that met an error meets it again and again.
-                    _ask(asked.pool, os._exit, STICKY)
-                if not asked.alone:
-                    said = f"an attempt with peers failed: {_evidence(failure)}"
-                    ask(replace(asked, alone=said))
-                    continue
-                answer = _failed(bench, asked.params, here, failure)
-            feed(asked.pool)
-            yield answer
+    with TemporaryDirectory() as folder:
+        for index, pool in enumerate(pools):
+            feed(pool, Path(folder, str(index)))
+        while running:
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                asked = running.pop(future)
+                try:
+                    answer = future.result()
+                except BadInput:
+                    raise
+                except Exception as failure:
+                    if not isinstance(failure, (ProcessExpired, TimeoutError)):
+                        # A device that met an error meets it again and again.
+                        _ask(asked.pool, os._exit, STICKY)
+                    if fewer := trust.after(asked.asking, _evidence(failure)):
+                        ask(replace(asked, asking=fewer))
+                        continue
+                    answer = _failed(bench, asked.params, here, failure)
+                feed(asked.pool, asked.asking.note)
+                yield answer
 
 
 def _failed(bench: Bench, params: Params, here: Environment, failure: Exception) -> RowEntry:

@@ -11,10 +11,11 @@ from functools import cache, partial
 from pathlib import Path
 
 from lanecheck.bench import plan, race, telemetry
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
-from lanecheck.bench.log import RowEntry, asked
+from lanecheck.bench.log import RowEntry
 from lanecheck.bench.model import Environment, Telemetry
 from lanecheck.bench.plan import Workload
 from lanecheck.gpu import unit
@@ -52,12 +53,8 @@ def environment() -> Environment:
     return described()[0]
 
 
-def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") -> RowEntry:
+def benchmark(bench: Bench, params: Params, asking: Asking) -> RowEntry:
     """One shape.
-
-    Args:
-        patience: seconds that a peer may take to tune for it; those that take longer are not asked.
-        alone: why no peer is asked at all, if none is.
 
     Raises:
         Exception: if something cannot be launched; then this process is of no more use.
@@ -69,7 +66,7 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
     target = Target(bench.reference, "cuda", (found.capability,), bench.library)
     rng = random.Random(f"{bench.seed} {params}")
     workload = Workload.of(plan.benchable(load(bench.reference)), params, bench.seed)
-    enter = partial(race.rivals, ceiling, rig, workload, patience, alone, rng)
+    enter = partial(race.rivals, ceiling, rig, workload, asking, rng)
     before = telemetry.read(uuid)
     row = race.row(params, workload, target, rig, enter, bench.rounds, rng, held_back)
     read = Telemetry(before=before, after=telemetry.read(uuid))
@@ -82,7 +79,7 @@ def benchmark(bench: Bench, params: Params, patience: float, alone: str = "") ->
         seconds=time.monotonic() - start,
         environment=found,
         row=row,
-        asked=() if alone else asked(patience),
+        asked=asking.names,
     )
 
 

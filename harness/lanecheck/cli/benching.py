@@ -14,7 +14,8 @@ import typer
 
 from lanecheck import gpu
 from lanecheck.bench import ahead, cost, ncu
-from lanecheck.bench.log import LOG, BenchHeader, asked, headed, shape, usable
+from lanecheck.bench.asking import Asking
+from lanecheck.bench.log import LOG, BenchHeader, headed, shape, usable
 from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.plan import BenchSubject, benchable, swept
 from lanecheck.bench.run import ROUNDS
@@ -286,7 +287,9 @@ def _print_plan(
     known = [
         (rule(params, patience), entry.seconds)
         for params, patience in shapes
-        if (entry := done.get(shape(params))) and entry.seconds and entry.asked == asked(patience)
+        if (entry := done.get(shape(params)))
+        and entry.seconds
+        and entry.asked == Asking(patience).names
     ]
     logged = f", {len(shapes) - len(left)} of them in {relative(log)}" if done else ""
     over = f" on {gpus} GPUs" if gpus > 1 else ""
@@ -294,7 +297,7 @@ def _print_plan(
     seconds = cost.estimate([rule(*each) for each in left], known) / gpus
     if first:
         seconds += cost.ahead([patience for _, patience in first], os.cpu_count() or 1)
-    peers = [len(asked(patience)) for _, patience in shapes]
+    peers = [len(Asking(patience).peers) for _, patience in shapes]
     number = f"{min(peers)}" + (f" to {max(peers)}" if max(peers) > min(peers) else "")
     out.print(
         f"{len(shapes)} shapes{logged}, each against both ceilings and {number} peers: about "

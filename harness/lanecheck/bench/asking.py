@@ -1,0 +1,99 @@
+"""Which peers are asked over a shape, and what becomes of one whose code ends the process."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lanecheck.bench.peers import PEERS, Peer
+
+DEATHS = 2
+"""Processes that a peer may end in a run before it is not asked any more. Each costs some 15 s of a GPU."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Which peers are asked over one shape.
+
+    Attributes:
+        patience: seconds in which a peer may tune for it.
+        refused: by name, why a peer is not asked whatever it needs.
+        note: a file that holds the name of the peer at work, and outlives the process.
+    """
+
+    patience: float
+    refused: Mapping[str, str] = field(default_factory=dict)
+    note: Path = Path(os.devnull)
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Those that are."""
+        return tuple(peer for peer in PEERS if not self.refusal(peer))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of those that are."""
+        return tuple(peer.name for peer in self.peers)
+
+    def refusal(self, peer: Peer) -> str:
+        """Why a peer is not; empty if it is."""
+        if reason := self.refused.get(peer.name):
+            return reason
+        if peer.patience_s > self.patience:
+            return (
+                f"it would take some {peer.patience_s:g} s to tune, and has {self.patience:g} here"
+            )
+        return ""
+
+    def without(self, names: Iterable[str], reason: str) -> Asking:
+        """The same, but for the peers of these names."""
+        return replace(self, refused={**self.refused, **dict.fromkeys(names, reason)})
+
+    def alone(self, reason: str) -> Asking:
+        """The same, without any peer."""
+        return self.without([peer.name for peer in PEERS], reason)
+
+    @contextmanager
+    def at_work(self, peer: Peer) -> Iterator[None]:
+        """While a peer's code runs: it is to blame for what is raised in here, or ends the process."""
+        self.note.write_text(peer.name)
+        yield
+        self.note.write_text("")
+
+    @property
+    def culprit(self) -> str:
+        """The name of the peer that was at work when its process ended; empty if none was."""
+        return self.note.read_text()
+
+
+class Trust:
+    """The peers that a run still asks."""
+
+    def __init__(self) -> None:
+        self._deaths: Counter[str] = Counter()
+        self._lost: dict[str, str] = {}
+
+    def asking(self, patience: float, note: Path) -> Asking:
+        """Whom it asks over another shape."""
+        return Asking(patience, dict(self._lost), note)
+
+    def after(self, asking: Asking, evidence: str) -> Asking | None:
+        """Whom it asks over a shape again, after an attempt that ended the process; None if it asked none.
+
+        Args:
+            asking: of that attempt.
+            evidence: what ended it.
+        """
+        if not asking.peers:
+            return None
+        culprit = asking.culprit
+        if not culprit:
+            return asking.alone(f"an attempt with peers failed: {evidence}")
+        self._deaths[culprit] += 1
+        if self._deaths[culprit] == DEATHS:
+            self._lost[culprit] = f"it ended {DEATHS} processes before, the last one so: {evidence}"
+        return asking.without([culprit], f"it ended the process: {evidence}")
