@@ -52,7 +52,7 @@ def peers(ran: list[str], *, fails: bool = False) -> tuple[Peer, ...]:
     return (
         Peer("quick", prepare("quick")),
         Peer("compiling", prepare("compiling"), 2.5, 1.5),
-        Peer("compiling long", prepare("compiling long"), 19.0, 1.0),
+        Peer("tuning long", prepare("tuning long"), 1.0, 19.0),
     )
 
 

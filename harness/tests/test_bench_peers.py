@@ -383,7 +383,7 @@ def test_a_refused_peer_leaves_no_copy_in_memory() -> None:
 def test_those_that_compile_for_each_shape_are_known_as_slow() -> None:
     slow = [peer for peer in PEERS if peer.compiling_s]
     assert [peer.name for peer in slow] == ["torch.compile", "gemlite"]
-    assert all(peer.patience_s > peer.compiling_s for peer in slow)  # they choose as well
+    assert all(peer.tuning_s for peer in slow)  # they choose as well
 
 
 def test_the_versions_of_what_peers_are_made_of_are_known(

@@ -20,7 +20,7 @@ class Asking:
     """Which peers are asked over one shape.
 
     Attributes:
-        patience: seconds in which a peer may tune for it.
+        patience: seconds of the GPU in which a peer may tune for it.
         refused: by name, why a peer is not asked whatever it needs.
         note: a file that holds the name of the peer at work, and outlives the process.
     """
@@ -43,9 +43,9 @@ class Asking:
         """Why a peer is not; empty if it is."""
         if reason := self.refused.get(peer.name):
             return reason
-        if peer.patience_s > self.patience:
+        if peer.tuning_s > self.patience:
             return (
-                f"it would take some {peer.patience_s:g} s to tune, and has {self.patience:g} here"
+                f"it takes some {peer.tuning_s:g} s of the GPU to tune, and has {self.patience:g}"
             )
         return ""
 

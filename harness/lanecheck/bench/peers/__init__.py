@@ -22,10 +22,10 @@ TRITON = ("triton", "pytorch-triton")
 PEERS: tuple[Peer, ...] = (
     Peer("F.linear", pytorch.linear, packages=CUBLAS),
     Peer("mm transposed", pytorch.pretransposed, packages=CUBLAS),
-    Peer("torch.compile", pytorch.compiled, 2.5, 1.5, packages=TRITON),
+    Peer("torch.compile", pytorch.compiled, 2.5, 2.0, packages=TRITON),
     Peer("cuBLASLt", cublaslt.autotuned, packages=("nvmath-python", *CUBLAS)),
     Peer("Triton", skinny.autotuned, packages=TRITON),
-    Peer("gemlite", gemlite.linear, 11.0, 1.0, packages=("gemlite", *TRITON)),
+    Peer("gemlite", gemlite.linear, 11.0, 0.6, packages=("gemlite", *TRITON)),
     Peer("tinygemm", tinygemm.small, packages=("flashinfer-python",)),
 )
 

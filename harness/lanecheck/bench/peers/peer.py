@@ -35,10 +35,10 @@ class Peer:
     Attributes:
         name: what the record calls it.
         prepare: it over copies of a product's operands.
-        compiling_s: seconds of one CPU in which it compiles for a shape, if these are many. This and the
-            next are leads, of an H200; at 0 are those that need less than two of both: Triton's 20 variants
-            took 0.06 to 1.6.
-        tuning_s: seconds in which it then chooses what is fastest, on the GPU.
+        compiling_s: seconds of one CPU in which it compiles for a shape, before the races if these are many.
+            This and the next are leads, of an H200; at 0 are those that need little of both: Triton's 20
+            variants took 0.06 to 1.6 s.
+        tuning_s: seconds in which it then chooses what is fastest, and the GPU is its own.
         packages: what it is made of beside torch, as package registries call it.
     """
 
@@ -47,11 +47,6 @@ class Peer:
     compiling_s: float = 0.0
     tuning_s: float = 0.0
     packages: tuple[str, ...] = ()
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds that a shape must have for it."""
-        return self.compiling_s + self.tuning_s
 
     def launches(self, product: Product, copies: int) -> list[Launch]:
         """It over so many copies of a product's operands, on their device, each shown right.
