@@ -52,8 +52,8 @@ def benchable(subject: Any) -> BenchSubject:
 
 
 def swept(subject: BenchSubject) -> list[tuple[Params, float]]:
-    """What the subject's ``sweep_params()`` says: every shape worth timing now and then, and the seconds of the
-    GPU that a peer may take to tune for it.
+    """What the subject's ``sweep_params()`` says: every shape worth timing now and then, and the seconds
+    of the GPU that a peer may take to tune for it.
 
     Raises:
         BadInput: if it says nothing.
