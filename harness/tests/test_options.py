@@ -217,6 +217,14 @@ def test_only_the_kernel_of_the_matrix_is_recorded(name, lanecheck, monkeypatch)
     assert complaint == "lanecheck: --record is for the kernel of matrix.yaml, without a fault\n"
 
 
+@pytest.mark.parametrize("name", sorted({*named("record")} & {*named("subject")}))
+def test_an_installed_copy_is_not_recorded_as_the_checkouts_own(name, lanecheck, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(options, "elsewhere", lambda root, recipe: True)
+    code, said, complaint = lanecheck(name, "--record")
+    assert (code, said) == (2, "") and "pip install -e the checkout's own" in complaint
+
+
 def test_failures_end_with_1_and_a_campaign_that_showed_nothing_with_3():
     nothing = campaign()  # only execution judged its cases
     good = nothing.model_copy(update={"judged": {"integers": 1000}})

@@ -29,7 +29,7 @@ from lanecheck.reports.model import (
     Step,
 )
 from lanecheck.reports.results import environment
-from lanecheck.reports.source import SourceRecord, source_record
+from lanecheck.reports.source import SourceRecord, elsewhere, source_record
 
 RECORDED = Path(__file__).parents[2] / store.RECORDED
 
@@ -282,6 +282,26 @@ def test_outside_git_the_commit_is_unknown(tmp_path):
     (tmp_path / "kernel.cu").write_text("")
     record = source_record(Path("/"), recipe(tmp_path))
     assert (record.git_sha, record.dirty, record.commit) == (None, None, "unknown")
+
+
+def test_a_commit_says_nothing_of_a_copy_that_is_no_part_of_its_checkout(tmp_path):
+    own, copy, another = (
+        tmp_path / name for name in ("checkout/kernel", "checkout/.venv/kernel", "other/kernel")
+    )
+    for folder in (own, copy, another):
+        folder.mkdir(parents=True)
+        (folder / "kernel.cu").write_text("")
+    root = tmp_path / "checkout"
+    (root / ".gitignore").write_text(".venv\n")
+    for words in (["init", "-q"], ["add", ".gitignore"], ["commit", "-q", "-m", "first"]):
+        identity = "-c", "user.name=a", "-c", "user.email=a@b"
+        subprocess.run(["git", "-C", root, *identity, *words], check=True)
+    untracked = source_record(root, recipe(own))
+    assert untracked.git_sha and untracked.dirty and not elsewhere(root, recipe(own))
+    for folder in (copy, another):
+        assert elsewhere(root, recipe(folder))
+        assert source_record(root, recipe(folder)).commit == "unknown"
+    assert not elsewhere(another, recipe(copy))  # where there is no commit at all
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,18 @@ from test_site import Page
 
 from lanecheck.bench import table
 from lanecheck.bench.doubts import Doubling
-from lanecheck.bench.model import Absent, BenchRecord, Measurement, Row, Timing, Traffic
+from lanecheck.bench.model import (
+    Absent,
+    BenchRecord,
+    Measurement,
+    Reading,
+    Row,
+    Telemetry,
+    Timing,
+    Traffic,
+)
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
+from lanecheck.bench.telemetry import POWER_CAP
 from lanecheck.reports.model import Report
 from lanecheck.site import bandwidth, chart, pages
 
@@ -143,8 +153,14 @@ def test_times_that_are_not_steady_and_the_peers_that_took_part_are_counted(tmp_
     absent = [("gemlite", "too slow to tune")]
     reports = report(bench=record(row(absent=absent), row(n=512, sustained=1.03, absent=absent)))
     text, html = built(tmp_path, reports)
-    assert "M = 1 2 of 3 80.0% 80.0% 80.0% on 1 on 0 1 of 2 peers" in text
-    assert "without a rest 1.030 × the time" in html
+    assert "M = 1 2 of 3 80.0% 80.0% 80.0% on 1 2.000 on 0 1 of 2 without gemlite" in text
+    assert ">80.0</td>" in html and ">80.0†</td>" in html
+    assert (
+        "unsteady:\nfrom the first rounds to the last 1.000 × the time\nalone, without a rest, 1.030 ×"
+        in html
+    )
+    lines = [line for line in sheet(tmp_path) if line["role"] == "subject"]
+    assert [line["unsteady"] for line in lines] == ["0", "1"]
     assert [line["sustained"] for line in sheet(tmp_path) if line["role"] == "subject"] == [
         "1.00000",
         "1.03000",
@@ -161,7 +177,7 @@ def test_where_the_kernel_is_not_steady_it_is_said_how_the_best_peer_does_withou
     }
     asked = burst.model_copy(update={"timing": burst.timing.model_copy(update=unrested)})
     text, html = built(tmp_path, report(bench=record(asked)))
-    assert "80.0% 80.0% 80.0% on 1 without a rest 0.900 × peer on 0" in text
+    assert "80.0% 80.0% 80.0% on 1 1 timed without a rest: 0.900 × peer 2.000 on 0" in text
     assert "without a rest 0.900 × F.linear" in html
     sustained = {line["role"]: line["sustained"] for line in sheet(tmp_path)}
     assert (sustained["subject"], sustained["peer"]) == ("1.03000", "0.46350")
@@ -171,6 +187,42 @@ def test_where_the_kernel_is_not_steady_it_is_said_how_the_best_peer_does_withou
     out.truncate(0)
     Console(file=out, width=160).print(table.render(record(asked)))
     assert "2.000 F.linear; sustained 0.900 F.linear" in out.getvalue()
+
+
+def test_who_did_not_race_is_named_for_each_number_of_tokens_beside_the_median(tmp_path):
+    unasked = [("gemlite", "it takes some 0.6 s"), ("Triton", "no triton")]
+    both = [("F.linear", 8.0), ("gemlite", 9.0)]
+    benched = record(
+        row(peers=both, absent=unasked[1:]), row(n=512, absent=unasked), row(m=2, absent=unasked)
+    )
+    text, _ = built(tmp_path, report(bench=benched))
+    assert (
+        "M = 1 2 of 3 80.0% 80.0% 80.0% – 1.400 on 1 1 to 2 of 3 without Triton, gemlite on 1"
+        in text
+    )
+    assert "M = 2 1 of 3 80.0% 80.0% 80.0% – 2.000 on 0 1 of 3 without gemlite, Triton" in text
+    assert "M = 1 1 to 2 of 3 peers M = 2 1 of 3 peers" in text
+
+
+def test_a_power_cap_is_counted_and_silence_is_none(tmp_path):
+    def said(n: int, *reasons: str) -> Row:
+        nothing: dict[str, Any] = dict.fromkeys(Reading.model_fields)
+        reading = Reading(**{**nothing, "clock_event_reasons": reasons})
+        return row(n=n).model_copy(update={"telemetry": Telemetry(before=reading, after=reading)})
+
+    silent = row(n=1024)
+    text, _ = built(tmp_path, report(bench=record(said(256), said(512, POWER_CAP), silent)))
+    assert "80.0% – power cap after 1 of 2" in text
+    lines = [line for line in sheet(tmp_path) if line["role"] == "subject"]
+    assert [line["power_capped"] for line in lines] == ["0", "1", ""]
+
+
+def test_the_data_sheet_of_the_memory_is_beside_the_ceiling_if_the_matrix_knows_the_gpu(tmp_path):
+    known, unknown = (
+        built(tmp_path, report(bench=on(gpu, row())))[0]
+        for gpu in ("NVIDIA H100 80GB HBM3", "NVIDIA X")
+    )
+    assert "data sheet says 3,350 GB/s" in known and "data sheet" not in unknown
 
 
 def test_an_earlier_source_counts_only_where_the_newest_has_no_row_and_is_marked(tmp_path):
@@ -290,7 +342,7 @@ def test_peers_are_counted_by_part_wins_and_reasons_of_absence(tmp_path):
         ("the record does not name it", 1),
     ]
     text, _ = built(tmp_path, report(bench=benched))
-    assert "gemlite 1 0 1 1 clearly 0.950 0.950 – 0.950 2: it needs K of 128" in text
+    assert "gemlite 1 0 1 1 clearly 0.950 – 0.950 2: it needs K of 128" in text
     assert "4 50.0%" not in text  # shares are the subject's
     assert "0 of 4" not in Page((tmp_path / "index.html").read_text()).text
     assert "1 of 4" in Page((tmp_path / "index.html").read_text()).text

@@ -14,11 +14,12 @@ from lanecheck.bench.model import Absent, Reading
 
 T = TypeVar("T")
 
+POWER_CAP = "sw_power_cap"
 #: Bits of NVML's clock event reasons.
 REASONS = {
     0x001: "gpu_idle",
     0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
+    0x004: POWER_CAP,
     0x008: "hw_slowdown",
     0x010: "sync_boost",
     0x020: "sw_thermal_slowdown",

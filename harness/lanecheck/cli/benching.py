@@ -95,7 +95,7 @@ def bench(
     Example: lanecheck bench --record
     """
     if record:
-        refuse_to_record(None, subject)
+        refuse_to_record(None, subject, path)
     root, loaded = matrix_path(path).parent, read_matrix(path)
     reference = subject or loaded.subject
     tools, here = toolchain(), gpu.matched(gpu.detect(), loaded)

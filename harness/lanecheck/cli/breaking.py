@@ -66,7 +66,7 @@ def faults(
     if device not in ("host", "cuda", "both"):
         raise BadInput(f"--device is host, cuda or both, not '{device}'")
     if record:
-        refuse_to_record(None, subject)
+        refuse_to_record(None, subject, path)
         if only:
             raise BadInput("--record is for the whole catalogue, without --only")
     loaded = read_matrix(path)

@@ -93,7 +93,7 @@ def verify(
     Example: lanecheck verify --budget 60s
     """
     if record:
-        refuse_to_record(None, subject)
+        refuse_to_record(None, subject, path)
     root, loaded = matrix_path(path).parent, read_matrix(path)
     if device:
         check_device(device)
@@ -147,7 +147,7 @@ def fuzz(
     Example: lanecheck fuzz --cases 2000 --seed 7
     """
     if record:
-        refuse_to_record(fault, subject)
+        refuse_to_record(fault, subject, path)
     loaded, limit = read_matrix(path, subject), read_budget(cases, budget)
     with Progressing(out) as listener:
         listener.stage("build")

@@ -198,7 +198,7 @@ def power(
     reference = records[0][1].header.subject
     if record:
         if reference != read_matrix(path).subject:
-            refuse_to_record(None, reference)
+            refuse_to_record(None, reference, path)
         _refuse_folders(records)
     found = PowerRecord.of(records, pairs, runs, seed)
     out.print(render_rates(found))

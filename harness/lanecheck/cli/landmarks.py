@@ -59,7 +59,7 @@ def landmarks(
     """
     check_device(device)
     if record:
-        refuse_to_record(fault, subject)
+        refuse_to_record(fault, subject, path)
     loaded = read_matrix(path, subject)
     reference = subject or loaded.subject
     known = named.groups(load(reference), device)

@@ -22,6 +22,7 @@ from lanecheck.faults import catalogue
 from lanecheck.gpu import Gpu
 from lanecheck.matrix import Arch, Device, Matrix, duration
 from lanecheck.reports.model import CampaignRecord, FailureRecord
+from lanecheck.reports.source import elsewhere
 from lanecheck.subject import Subject, faults_of, load, recipe_of
 from lanecheck.terminal import Progressing, console
 from lanecheck.toolchain import Toolchain, check_archs
@@ -229,14 +230,23 @@ def _nearness(arch: Arch) -> tuple[bool, list[int]]:
     return arch.role != "fallback", [int(part) for part in arch.loads_on[0].split(".")]
 
 
-def refuse_to_record(fault: str | None, subject: str | None) -> None:
+def refuse_to_record(fault: str | None, subject: str | None, path: Path | None) -> None:
     """Reports under ``reports/`` are of the checkout's own kernel, as it is.
 
+    Args:
+        path: of the matrix, as given.
+
     Raises:
-        BadInput: if a fault or another subject is named.
+        BadInput: if a fault or another subject is named, or an installed copy would be judged.
     """
     if fault or subject:
         raise BadInput("--record is for the kernel of matrix.yaml, without a fault")
+    recipe = load(read_matrix(path).subject).recipe
+    if recipe and elsewhere(root := matrix_path(path).parent, recipe):
+        raise BadInput(
+            f"the kernel that Python imports lies in {recipe.root}, which is no part of the checkout {root}: "
+            "pip install -e the checkout's own, whose commit a record names"
+        )
 
 
 def exit_by(campaigns: Sequence[CampaignRecord], wrong: bool = False) -> NoReturn:

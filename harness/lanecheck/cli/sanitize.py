@@ -78,7 +78,7 @@ def sanitize(
         known = ", ".join(compute_sanitizer.TOOLS)
         raise BadInput(f"--tool '{unknown[0]}' is unknown; known: {known}")
     if record:
-        refuse_to_record(fault, subject)
+        refuse_to_record(fault, subject, path)
         if tool or line:
             raise BadInput("--record is for all tools and cases, without --tool and --line")
     loaded = read_matrix(path, subject)

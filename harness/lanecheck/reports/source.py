@@ -15,7 +15,7 @@ class SourceRecord(Strict):
     """What was checked: the commit, whether the tree differed from it, and the kernel's own files.
 
     Attributes:
-        git_sha, dirty: None outside a git checkout.
+        git_sha, dirty: None outside a git checkout, and of a source that is no part of it.
         sha256: of the names and contents of every file of the kernel's source folder.
         recipe_sha256: of the commands that compile them, for a GPU and for the host; None in older records.
     """
@@ -40,8 +40,9 @@ class SourceRecord(Strict):
 
 
 def source_record(root: Path, recipe: Recipe) -> SourceRecord:
-    """The commit of ``root``, unknown outside a git checkout, and the digests of a kernel's source."""
-    sha = git(root, "rev-parse", "HEAD")
+    """The commit of ``root``, unknown outside a git checkout and where the source is :func:`elsewhere`, and
+    the digests of a kernel's source."""
+    sha = None if elsewhere(root, recipe) else git(root, "rev-parse", "HEAD")
     changes = git(root, "status", "--porcelain")
     return SourceRecord(
         git_sha=sha,
@@ -49,6 +50,20 @@ def source_record(root: Path, recipe: Recipe) -> SourceRecord:
         sha256=_digest(tree(recipe.root)),
         recipe_sha256=_digest(_commands(recipe)),
     )
+
+
+def elsewhere(root: Path, recipe: Recipe) -> bool:
+    """Whether a kernel's source is no part of the git checkout at ``root``, like that of an installed copy:
+    then its commit says nothing of it."""
+    listed = (
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        str(recipe.root.resolve()),
+    )
+    return git(root, "rev-parse", "HEAD") is not None and not git(root, *listed)
 
 
 def _commands(recipe: Recipe) -> list[list[str]]:

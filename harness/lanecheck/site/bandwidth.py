@@ -1,8 +1,8 @@
 """What the recorded benchmarks say of each GPU: which rows count, what is missing, and how the peers fare.
 
-Pure: reports in, numbers out. Of a shape the newest row of the newest source counts, void or not; a row of
-an earlier source, or from before timings were doubted, only where there is none of that, and then it is
-marked.
+Pure: reports in, numbers out. Of a shape that row of the newest source counts in which most peers raced, then
+of most rounds, then the newest; a row of an earlier source, or from before timings were doubted, only where
+there is none of that, and then it is marked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from lanecheck.bench.model import BenchRecord, Row, Timing
+from lanecheck.bench.model import BenchRecord, Reading, Row, Timing
 from lanecheck.bench.spread import Spread
 from lanecheck.bench.table import taking_part
+from lanecheck.bench.telemetry import POWER_CAP
 from lanecheck.reports.model import Report
 from lanecheck.subject import Params, title
 
@@ -86,6 +87,13 @@ class Shown:
         return self.row.traffic.bytes / 1e6
 
     @property
+    def power_capped(self) -> bool | None:
+        """Whether the GPU said after the row that a power cap slows it; None if it said nothing."""
+        after = self.row.telemetry.after if self.row.telemetry else None
+        reasons = after.clock_event_reasons if isinstance(after, Reading) else None
+        return None if reasons is None else POWER_CAP in reasons
+
+    @property
     def best(self) -> Best | None:
         """None if void, or if no peer took part."""
         fastest = self.timing.fastest if self.timing else None
@@ -102,8 +110,10 @@ class Tokens:
         beyond: rows of shapes that were not asked for. stale: earlier rows, as :class:`Shown` says.
         shares: of the ceiling, of the rows that count. unsteady: how many of those are not steady.
         unrested: the subject's speed-up over the best peer of those, when neither rests.
-        peers: how many raced, of how many. behind: rows whose best peer is faster.
-        modes: by mode, the median over the rows of its time over the cold chain's.
+        capped: rows after which the GPU said that a power cap slows it, and rows after which it spoke.
+        speedups: the subject's over the best peer, of the rows that have one.
+        peers: how many raced, of how many. lacking: by peer, in how many rows it did not.
+        modes: by mode, the median over the rows of its time over the cold chain's, and how many have it.
     """
 
     m: int
@@ -115,13 +125,20 @@ class Tokens:
     shares: list[float]
     unsteady: int
     unrested: list[float]
+    capped: tuple[int, int]
+    speedups: list[float]
     peers: str
-    behind: int
-    modes: dict[str, float]
+    lacking: dict[str, int]
+    modes: dict[str, tuple[float, int]]
 
     @property
     def asked(self) -> int:
         return self.covered + len(self.missing)
+
+    @property
+    def behind(self) -> int:
+        """Rows whose best peer is faster."""
+        return sum(speedup < 1 for speedup in self.speedups)
 
 
 @dataclass(frozen=True)
@@ -296,6 +313,7 @@ def _tokens(
     here = {at: shown for at, shown in cells.items() if at[0] == m}
     wanted = {at for at in asked if at[0] == m}
     timed = [shown.timing for shown in here.values() if shown.timing]
+    capped = [said for shown in here.values() if (said := shown.power_capped) is not None]
     times: dict[str, list[float]] = {}
     for timing in timed:
         for mode in timing.modes:
@@ -311,9 +329,11 @@ def _tokens(
         shares=[timing.share_of_ceiling.median for timing in timed],
         unsteady=sum(not timing.steady for timing in timed),
         unrested=[peer[1] for timing in timed if (peer := timing.fastest_sustained)],
+        capped=(capped.count(True), len(capped)),
+        speedups=[shown.best.speedup.median for shown in here.values() if shown.best],
         peers=taking_part(timed),
-        behind=sum(bool(shown.best and shown.best.ahead) for shown in here.values()),
-        modes={name: median(ratios) for name, ratios in times.items()},
+        lacking=Counter(each.name for timing in timed for each in timing.absent_peers),
+        modes={name: (median(ratios), len(ratios)) for name, ratios in times.items()},
     )
 
 

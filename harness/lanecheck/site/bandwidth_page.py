@@ -4,7 +4,7 @@ written."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from jinja2 import Environment
@@ -18,11 +18,21 @@ TINTS = (0.5, 0.7, 0.8, 0.9)
 """Shares of the ceiling from which a cell has the next tint."""
 
 
-def files(environment: Environment, subject: str, standings: Sequence[Standing]) -> dict[str, str]:
-    """The texts by file name."""
+def files(
+    environment: Environment,
+    subject: str,
+    standings: Sequence[Standing],
+    data_sheets: Mapping[str, int | None],
+) -> dict[str, str]:
+    """The texts by file name.
+
+    Args:
+        data_sheets: by GPU product, the bandwidth that its data sheet names, in 10^9 bytes a second.
+    """
     page = environment.get_template("bandwidth.html.j2").render(
         subject=subject,
         standings=standings,
+        data_sheets=data_sheets,
         charts=charts,
         colours=chart.COLOURS,
         **FACTS,
@@ -111,8 +121,9 @@ def times(standing: Standing, shown: Shown) -> str:
         f"{own.time_us.median:.2f} µs, {own.gbps:,.0f} GB/s; read ceiling {timing.ceiling.gbps:,.0f}"
         + (f", copy ceiling {timing.copy_ceiling.gbps:,.0f}" if timing.copy_ceiling else ""),
         *(f"{mode.name} {mode.time_us.median:.2f} µs" for mode in timing.modes),
-        "" if timing.steady else f"unsteady: {timing.drift:.3f} × from first to last",
-        f"without a rest {timing.sustained:.3f} × the time" if timing.sustained else "",
+        *(() if timing.steady else ("unsteady:",)),
+        f"from the first rounds to the last {timing.drift:.3f} × the time",
+        f"alone, without a rest, {timing.sustained:.3f} ×" if timing.sustained else "",
         "without a rest {1:.3f} × {0}".format(*timing.fastest_sustained)
         if timing.fastest_sustained
         else "",

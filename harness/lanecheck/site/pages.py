@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from lanecheck.bench.paired import table
+from lanecheck.gpu import Gpu, matched
 from lanecheck.matrix import Matrix
 from lanecheck.oracles import bits
 from lanecheck.reports import summary
@@ -99,10 +100,17 @@ def build(
         faults=faults,
     )
     write_text(oracles, output / "oracles.html")
-    for name, text in bandwidth_page.files(environment, newest.subject, standings).items():
+    sheets = {each.gpu: _data_sheet(each, matrix) for each in standings}
+    for name, text in bandwidth_page.files(environment, newest.subject, standings, sheets).items():
         write_text(text, output / name)
     write_text(index, output / "index.html")
     return output / "index.html"
+
+
+def _data_sheet(standing: bandwidth.Standing, matrix: Matrix) -> int | None:
+    capability = standing.rows[0].bench.environment.capability
+    devices = matched([Gpu(standing.gpu, capability, "")], matrix)
+    return next((matrix.devices[name].datasheet_gbps for name in devices), None)
 
 
 def missing(entries: Iterable[Entry], matrix: Matrix) -> list[tuple[str, str, str, str]]:

@@ -31,6 +31,8 @@ NUMBERS = (
 )
 ABOUT = (
     "void",
+    "unsteady",
+    "power_capped",
     "absent",
     "recorded",
     "commit",
@@ -104,6 +106,8 @@ def _about(shown: Shown, absent: str, detail: str) -> Iterable[object]:
     recorded, source = report.created.isoformat(), report.source
     return (
         shown.row.void or "",
+        "" if shown.row.timing is None else int(not shown.row.timing.steady),
+        "" if shown.power_capped is None else int(shown.power_capped),
         absent,
         recorded,
         source.commit,

@@ -96,8 +96,8 @@ def _home(reference: str, root: Path) -> Path:
     folder = origin.parents[1] if found.submodule_search_locations else origin.parent
     if not folder.is_relative_to(root.resolve()):
         raise BadInput(
-            f"'{top}' is installed in {folder}, outside the checkout {root}: only a kernel of the "
-            "checkout has revisions (pip install -e)"
+            f"'{top}' is a copy installed in {folder}, which no revision of the checkout {root} changes: "
+            "pip install -e the checkout's own"
         )
     return folder.relative_to(root.resolve())
 
