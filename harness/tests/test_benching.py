@@ -188,10 +188,45 @@ def machine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_shapes_are_chosen_by_one_value_of_several_and_by_each_name(
     bench: Bench, machine: Machine
 ) -> None:
-    bench("--sweep", "--only", "m=1,8", "--only", "n=4096,7")
+    bench(
+        "--sweep",
+        "--only",
+        "m=1,8",
+        "--only",
+        "n=4096, 28672",
+        "--only",
+        "k=4096",
+        "--only",
+        "n=4096",
+    )
     assert machine.asked == [shape for shape in SWEPT if shape["n"] == 4096]
-    code, _, failed = bench("--only", "m=7,9")
-    assert code == 2 and "no shape has m=7,9" in failed
+    for only, complaint in {
+        ("m=8,9",): "--only m=8,9: no shape has m=9, but 1, 8",
+        ("m",): "--only m: write name=value, such as m=1, of m, n, k",
+        ("b=1",): "--only b=1: write name=value, such as m=1, of m, n, k",
+        ("m=1", "m=8"): "no shape has m=1 and m=8",
+    }.items():
+        options = [word for each in only for word in ("--only", each)]
+        assert bench(*options)[::2] == (2, f"lanecheck: {complaint}\n")
+
+
+@test_cli.KERNEL
+def test_without_a_gpu_a_plan_is_of_every_kind_that_could_run_it(
+    bench: Bench, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benching.gpu, "detect", lambda: [])
+    code, said, _ = bench("--plan", "--sweep", "--only", "m=8")
+    first, *kinds = said.splitlines()
+    assert code == 0 and first.startswith("2 shapes; no GPU is here")
+    against = f"each against both ceilings and {len(Asking(0.0).peers)} peers: about "
+    seconds = {re.sub(r".*about ([\d,]+) s, by.*", r"\1", each) for each in kinds}
+    assert len(kinds) == 8 and len(seconds) > 1 and all(against in each for each in kinds)
+    code, said, _ = bench("--plan", "--arch", "sm_89")
+    assert [line.partition(":")[0] for line in said.splitlines()[1:]] == [
+        "on one l4",
+        "on one rtx4090",
+    ]
+    assert machine.asked == [] and bench()[0] == 3
 
 
 @test_cli.KERNEL

@@ -15,7 +15,7 @@ import typer
 from lanecheck import gpu
 from lanecheck.bench import ahead, cost, ncu
 from lanecheck.bench.asking import Asking
-from lanecheck.bench.log import LOG, BenchHeader, headed, shape, usable
+from lanecheck.bench.log import LOG, RowEntry, headed, shape, usable
 from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.plan import BenchSubject, benchable, swept
 from lanecheck.bench.run import ROUNDS
@@ -49,6 +49,8 @@ from lanecheck.subject import Params, load, title
 from lanecheck.terminal import Progressing
 
 LOGS = Path(".lanecheck") / "bench"
+Shape = tuple[Params, float]
+"""A shape, and the seconds of the GPU that a peer may take to tune for it."""
 
 
 def bench(
@@ -98,22 +100,27 @@ def bench(
         refuse_to_record(None, subject, path)
     root, loaded = matrix_path(path).parent, read_matrix(path)
     reference = subject or loaded.subject
+    kernel = benchable(load(reference))
+    every = swept(kernel) if sweep else [(params, inf) for params in kernel.bench_params()]
+    shapes = _having(every, only or [])
     tools, here = toolchain(), gpu.matched(gpu.detect(), loaded)
+    if plan and not here:
+        _print_plans(kernel, shapes, rounds, loaded, arch)
+        return
     arch = arch or arch_for(loaded, [*chain.from_iterable(here.values())])
     if arch is None:
         raise CannotRun(f"no GPU of matrix.yaml is on this machine; {_WITHOUT}")
     (chosen,) = chosen_archs(loaded, [arch])
     device = _device(loaded, chosen, here)
-    kernel, gpus = benchable(load(reference)), here[device]
+    gpus = here[device]
     ((_, library),) = built(loaded, kernel, [arch], tools)
-    every = swept(kernel) if sweep else [(params, inf) for params in kernel.bench_params()]
-    shapes = [(params, patience) for params, patience in every if _has(params, only or [])]
-    if not shapes:
-        raise BadInput(f"no shape has {' '.join(only or [])}")
     header = headed(reference, library.path, gpus[0].name, rounds, seed)
     log = log or root / LOGS / f"{header.library_sha256[:12]}-{device}.jsonl"
     if plan:
-        _print_plan(kernel, shapes, header, log, loaded.devices[device], len(gpus))
+        earlier = usable(LOG.entries(log, header), shapes)
+        there = f", {len(earlier)} of them in {relative(log)}" if earlier else ""
+        planned = _planned(kernel, shapes, rounds, loaded.devices[device], earlier, len(gpus))
+        out.print(f"{len(shapes)} shapes{there}, {planned}", soft_wrap=True)
         return
     program = ncu.find() if profile else None
     with ExitStack() as stack:
@@ -256,42 +263,56 @@ def _lacking(done: BenchRecord, usual: Sequence[Params]) -> str | None:
     return None
 
 
-def _has(params: Params, values: Sequence[str]) -> bool:
-    """Whether a shape has every ``name=value``, or one of the values in ``name=value,value``."""
+def _having(shapes: Sequence[Shape], values: Sequence[str]) -> list[Shape]:
+    """The shapes that have every ``name=value``, or one of the values in ``name=value,value``.
+
+    Raises:
+        BadInput: if a name or a value is none of theirs, or no shape has them all.
+    """
+    found = [*shapes]
     for each in values:
-        name, _, wanted = each.partition("=")
-        if name not in params:
-            raise BadInput(f"--only {each}: a shape has {', '.join(params)}, such as m=1")
-        if str(params[name]) not in wanted.split(","):
-            return False
-    return True
+        name, equals, wanted = each.partition("=")
+        has = {str(params.get(name)): None for params, _ in shapes if name in params}
+        if not (equals and has):
+            axes = ", ".join(dict.fromkeys(name for params, _ in shapes for name in params))
+            raise BadInput(f"--only {each}: write name=value, such as m=1, of {axes}")
+        asked = [value.strip() for value in wanted.split(",")]
+        if unknown := [value for value in asked if value not in has]:
+            raise BadInput(f"--only {each}: no shape has {name}={unknown[0]}, but {', '.join(has)}")
+        found = [shape for shape in found if str(shape[0].get(name)) in asked]
+    if not found:
+        raise BadInput(f"no shape has {' and '.join(values)}")
+    return found
 
 
-def _print_plan(
+def _planned(
     subject: BenchSubject,
-    shapes: Sequence[tuple[Params, float]],
-    header: BenchHeader,
-    log: Path,
+    shapes: Sequence[Shape],
+    rounds: int,
     device: Device,
-    gpus: int,
-) -> None:
-    """How many shapes are left, and about how long they take."""
+    done: Mapping[str, RowEntry] | None = None,
+    gpus: int = 1,
+) -> str:
+    """Against whom the shapes race, and about how long those take that are left.
+
+    Args:
+        done: what the log has of them.
+    """
+    entries = done or {}
+    left = [each for each in shapes if shape(each[0]) not in entries]
+    first = ahead.worthwhile(left)
 
     def rule(params: Params, patience: float) -> float:
         size, gbps = subject.traffic(params), device.datasheet_gbps or 1
-        return cost.seconds(size, header.rounds, gbps, patience, compiled=bool(first))
+        return cost.seconds(size, rounds, gbps, patience, compiled=bool(first))
 
-    done = usable(LOG.entries(log, header), shapes)
-    left = [each for each in shapes if shape(each[0]) not in done]
-    first = ahead.worthwhile(left)
     known = [
         (rule(params, patience), entry.seconds)
         for params, patience in shapes
-        if (entry := done.get(shape(params)))
+        if (entry := entries.get(shape(params)))
         and entry.seconds
         and entry.asked == Asking(patience).names
     ]
-    logged = f", {len(shapes) - len(left)} of them in {relative(log)}" if done else ""
     over = f" on {gpus} GPUs" if gpus > 1 else ""
     by = "by the seconds of those in the log" if known else "by rule of thumb"
     seconds = cost.estimate([rule(*each) for each in left], known) / gpus
@@ -299,8 +320,23 @@ def _print_plan(
         seconds += cost.ahead([patience for _, patience in first], os.cpu_count() or 1)
     peers = [len(Asking(patience).peers) for _, patience in shapes]
     number = f"{min(peers)}" + (f" to {max(peers)}" if max(peers) > min(peers) else "")
-    out.print(
-        f"{len(shapes)} shapes{logged}, each against both ceilings and {number} peers: about "
-        f"{seconds:,.0f} s{over}, {by}",
-        soft_wrap=True,
-    )
+    return f"each against both ceilings and {number} peers: about {seconds:,.0f} s{over}, {by}"
+
+
+def _print_plans(
+    subject: BenchSubject, shapes: Sequence[Shape], rounds: int, loaded: Matrix, arch: str | None
+) -> None:
+    """What the shapes would cost on a GPU of each kind that the matrix has, where none is here.
+
+    Raises:
+        CannotRun: if it has none that loads the arch.
+    """
+    chosen = chosen_archs(loaded, [arch] if arch else None)
+    loads = {capability for each in chosen for capability in each.loads_on}
+    devices = [each for each in loaded.devices.values() if each.gpu and each.cc in loads]
+    if not devices:
+        raise CannotRun(f"matrix.yaml has no GPU that loads {arch or 'any of its archs'}")
+    out.print(f"{len(shapes)} shapes; no GPU is here, and with as many CPUs as here they take")
+    for device in devices:
+        planned = _planned(subject, shapes, rounds, device)
+        out.print(f"on one {device.name}: {planned}", soft_wrap=True)
