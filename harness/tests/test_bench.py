@@ -21,7 +21,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from lanecheck.bench import correctness, plan, telemetry, timing
+from lanecheck.bench import ceiling, correctness, log, plan, telemetry, timing
 from lanecheck.bench.ceiling import READERS, Geometry
 from lanecheck.bench.device import cuda_torch
 from lanecheck.bench.host_rig import HostRig
@@ -37,6 +37,7 @@ from lanecheck.bench.model import (
     Telemetry,
     Timing,
     Traffic,
+    doubt,
 )
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.race import Rivals, row
@@ -44,6 +45,7 @@ from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
 from lanecheck.bench.spread import Spread
 from lanecheck.bench.table import render
 from lanecheck.errors import BadInput, CannotRun
+from lanecheck.executor import ORACLE
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
 from lanecheck.subject import Product as MatrixProduct
 from lanecheck.trial import Target
@@ -199,6 +201,8 @@ def test_spread_is_the_median_and_the_inclusive_quartiles() -> None:
 
 def test_ratios_are_taken_round_by_round() -> None:
     # The medians' ratio would be 2; a drift that meets both contenders alike cancels.
+    crossed = Spread.of_ratios([1.0, 2.0], [2.0, 1.0])  # 0.5 and 2, not 1 and 1
+    assert crossed == Spread(median=1.25, q1=0.875, q3=1.625)
     drift = Spread.of_ratios([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
     assert drift == Spread(median=2.0, q1=2.0, q3=2.0) and drift.width == 0
     with pytest.raises(ValueError):
@@ -308,6 +312,33 @@ def test_instants_are_apart_by_seconds_of_device_time() -> None:
 
 def test_a_correct_row_below_the_ceiling_counts() -> None:
     assert timed([passed("execution"), passed()]).void is None
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.PASS])
+def test_no_outcome_but_a_pass_shows_a_shape_correct(outcome: Outcome) -> None:
+    other = Judgement(line="x", oracle="bits", outcome=outcome, evidence="e")
+    assert doubt([passed(), other]) == f"bits: {outcome.value}: e"
+
+
+def test_an_oracle_that_compares_no_sums_has_not_looked_at_the_numbers() -> None:
+    looked = [passed(name) for name in ("execution", "poison", "stability", "precision")]
+    assert doubt(looked) == "no oracle looked at the numbers"
+
+
+def test_the_fastest_loop_is_the_ceiling() -> None:
+    said = {"slow": 3.0, "fast": 1.0, "middle": 2.0}
+    launches: dict[str, Any] = {name: [lambda stream: None] for name in said}
+    names = {id(each): name for name, each in launches.items()}
+    clock: Any = SimpleNamespace(prepare=lambda given: lambda: said[names[id(given)]])
+    assert ceiling._fastest(launches, clock, random.Random(0))[0] == "fast"
+
+
+def test_a_row_that_was_held_back_or_died_is_no_last_word() -> None:
+    wrong = Row.of({}, traffic(), [failed()], None)
+    assert log.lasting(timed([passed()])) and log.lasting(wrong)
+    assert not log.lasting(timed([passed()], discarded=4, held_back=["heat"]))
+    died = Judgement(line="x", oracle=ORACLE, outcome=Outcome.FAIL, evidence="the process ended")
+    assert not log.lasting(Row.of({}, traffic(), [died], None))
 
 
 def test_faster_than_memory_is_void_and_keeps_its_samples() -> None:
@@ -462,11 +493,13 @@ def test_the_table_shows_every_row_and_its_verdict() -> None:
 def test_many_shapes_are_summed_up_by_the_first_parameter() -> None:
     out = io.StringIO()
     slow = timed([passed()], subject=[30.0, 33.0, 36.0])
-    rows = [timed([passed()])] * 30 + [slow] * 10 + [row_without_timing()]
+    fast = timed([passed()], subject=(7.0, 7.7, 8.4))
+    assert fast.timing and fast.void  # counts for nothing
+    rows = [timed([passed()])] * 30 + [slow] * 10 + [fast] + [row_without_timing()]
     Console(file=out, width=140).print(render(record(*rows)))
     text = " ".join(out.getvalue().split())
     span = "26.7% … 80.0% … 80.0% │ 40 │ 1 of 2 │ 0.667 … 2.000 … 2.000"
-    assert f"1 │ 40 │ 0 │ {span} │ 10 │" in text
+    assert f"1 │ 41 │ 1 │ {span} │ 10 │" in text
     assert "8 │ 1 │ 1 │ – │ 0 │ 0 of 0 │ – │ 0 │" in text
     assert "linear │ 40 │ 0.667 … 2.000 … 2.000 │ 40 │" in text
 

@@ -159,9 +159,12 @@ def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(machine: Machine) 
         machine.run(shapes, rounds=ROUNDS + 1)
 
 
-def test_the_log_of_another_driver_is_refused(machine: Machine) -> None:
-    machine.run()
-    machine.log.write_text(machine.log.read_text().replace('"torch":"2.11"', '"torch":"2.12"'))
+@pytest.mark.parametrize("row", [1, 2])
+def test_the_log_of_another_driver_is_refused(machine: Machine, row: int) -> None:
+    machine.run([{**PARAMS, "m": 1}, PARAMS])
+    lines = machine.log.read_text().splitlines(keepends=True)
+    lines[row] = lines[row].replace('"torch":"2.11"', '"torch":"2.12"')
+    machine.log.write_text("".join(lines))
     with pytest.raises(BadInput, match="another driver, torch or GPU: name another --log"):
         machine.run()
 

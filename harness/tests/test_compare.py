@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from small_kernel import cuda_toolchain
+from test_gate import pairs
 from test_measured import ENVIRONMENT, identical, measured
 from test_reports import report
 
@@ -29,9 +31,9 @@ from lanecheck.bench.paired import fresh, machine_code
 from lanecheck.bench.paired.arms import Arm
 from lanecheck.bench.paired.compare import RETRIES, Place, Prepared, prepared
 from lanecheck.bench.paired.fresh import ProcessLost
-from lanecheck.bench.paired.gate import Verdict, pairs_needed
+from lanecheck.bench.paired.gate import Verdict, judge, pairs_needed
 from lanecheck.bench.paired.journal import LOG, processes_in
-from lanecheck.bench.paired.pairing import gated, named, schedule
+from lanecheck.bench.paired.pairing import concluded, gated, named, schedule
 from lanecheck.bench.paired.record import Code, PairingRecord
 from lanecheck.bench.paired.table import render
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
@@ -181,6 +183,27 @@ def ready(
     return prepared((base, head, again), place, subject, processes, seed=seed, **sizes)
 
 
+def test_each_arm_is_shown_and_timed_with_its_own_parameters():
+    found = ready(Scripted())
+    tuned = {"M=1": {"m": 1, "split": 2}}
+    head = found.header.head.model_copy(update={"configs": tuned})
+    found = replace(found, header=found.header.model_copy(update={"head": head}))
+    assert found.time("head", 0).configs == tuned
+    assert found.show("head", "M=1").params == tuned["M=1"]
+    assert found.time("again", 0).configs == found.time("base", 0).configs == CONFIGS
+
+
+def test_a_kernel_that_gives_no_answer_is_neither_timed_nor_called_wrong(tmp_path):
+    record = compare(Scripted(doubts={"head": "no end within 900 s"}), tmp_path)
+    assert record.verdict is Verdict.INSUFFICIENT and not record.wrong
+
+
+def test_a_verdict_over_several_configs_names_the_one_it_rests_on():
+    verdict, said = concluded(judge({"a": pairs(), "b": pairs(0.02)}))
+    assert verdict is Verdict.SLOW
+    assert said.startswith("1 of 2 configs SLOW; b: head is 2.00% slower")
+
+
 # The order ------------------------------------------------------------------------------------
 
 
@@ -198,6 +221,7 @@ def test_the_order_is_random_and_follows_from_the_seed():
         assert 10 < firsts.count("base") < 40
     early = [first.kind for first, _ in pairs[:50]]
     assert 10 < early.count("control") < 40
+    assert "change change" in " ".join(early) and "control control" in " ".join(early)
     sides = {(turn.kind, turn.side): turn.arm for turn in turns}
     assert sides == {
         ("change", "base"): "base",
@@ -414,6 +438,15 @@ def test_a_cut_run_goes_on_where_it_stopped(tmp_path):
     assert again.asked == []
 
 
+def test_a_log_from_a_gpu_in_another_state_is_not_gone_on_with(tmp_path):
+    gpu = Place("cuda", None, "9.0", "NVIDIA H200", "unit")
+    with pytest.raises(KeyboardInterrupt):
+        compare(Scripted(least=[1.6], events={20: interrupt}), tmp_path, place=gpu)
+    record = compare(Scripted(least=[1.4]), tmp_path, place=gpu)
+    assert record.verdict is Verdict.INSUFFICIENT
+    assert "begin anew with another --log" in record.cause
+
+
 def test_a_line_that_was_cut_is_run_again(tmp_path):
     compare(Scripted(), tmp_path)
     log = tmp_path / "log.jsonl"
@@ -505,6 +538,8 @@ def test_the_digest_of_machine_code_knows_no_comments(tmp_path):
     assert same[0] == same[1] != built("int f() { return 2; }\n", "c")
     calls = 'extern "C" int sleep(unsigned), usleep(unsigned);\nint f() { return sleep(1); }\n'
     assert built(calls, "d") != built(calls.replace("return sleep", "return usleep"), "e")
+    half = "double f(double x) { return x * 1.5; }\n"  # what differs is data, and the code reads it
+    assert built(half, "g") != built(half.replace("1.5", "2.5"), "h")
     with pytest.raises(CannotRun, match="not a little-endian ELF file"):
         machine_code.digest(tmp_path / "a" / "a.cpp")
 
@@ -737,7 +772,7 @@ def test_a_wrong_kernel_is_refused(checkout, lanecheck):
     change(checkout, new="SPOILT = True")
     code, said, _ = lanecheck("compare", "HEAD", ".", "--device", "host")
     assert code == 1
-    assert "INSUFFICIENT: head is not shown correct, so nothing is timed: M=2 N=4 K=8" in said
+    assert "WRONG: head is not shown correct, so nothing is timed: M=2 N=4 K=8" in said
     assert "goes on" not in said
     assert worktrees(checkout) == 1
 

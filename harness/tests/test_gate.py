@@ -96,7 +96,25 @@ def test_among_forty_configs_only_twelve_of_one_sign_are_enough() -> None:
     but_one = Pairs([-1e-4, *slow.change[1:]], slow.control)
     assert one(but_one).verdict is Verdict.SLOW
     found = judge({**others, "slow": but_one})["slow"]
-    assert found.verdict is Verdict.AMBIGUOUS and found.cause.endswith("p = 0.02 over all configs")
+    assert found.verdict is Verdict.AMBIGUOUS
+    expected = (
+        "head at least 1.07% slower with 99% confidence, but over all configs p = 0.02, where 0.01"
+    )
+    assert expected in found.cause and found.cause.endswith("give more --pairs")
+    fast = pairs(-0.02)
+    but_one = Pairs([1e-4, *fast.change[1:]], fast.control)
+    assert one(but_one).verdict is Verdict.FAST
+    found = judge({**others, "fast": but_one})["fast"]
+    assert found.verdict is Verdict.AMBIGUOUS and "head at least 1.0" in found.cause
+    assert "% faster with 99% confidence, but over all configs p = 0.02" in found.cause
+
+
+def test_the_margin_is_on_the_ratio_of_times() -> None:
+    assert one(pairs(0.6), margin=0.5).verdict is Verdict.SLOW  # log(1.6) is less than 0.5
+
+
+def test_one_pair_far_off_does_not_move_the_effect() -> None:
+    assert SignedRank.of([0.01] * 11 + [5.0]).effect == pytest.approx(0.01)
 
 
 @given(exact, st.integers(-3, 3))

@@ -15,11 +15,11 @@ from test_reports import report
 
 from lanecheck import gpu
 from lanecheck.bench.model import Environment
-from lanecheck.bench.paired.gate import Verdict, differences
+from lanecheck.bench.paired.gate import VERDICTS, Verdict, differences
 from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.bench.paired.pairing import SIDES, compared, concluded, schedule
 from lanecheck.bench.paired.power import SLOW_DOWNS, simulate
-from lanecheck.bench.paired.rates import Published, Rate
+from lanecheck.bench.paired.rates import Published, Rate, Simulated
 from lanecheck.bench.paired.record import (
     ArmRecord,
     Code,
@@ -162,9 +162,10 @@ def test_a_bias_of_place_is_hidden_by_the_coin_and_shown_by_place_and_by_reality
     assert found.by_place is not None and found.by_place.verdicts[Verdict.SLOW].share > 0.97
     said = published(found).sentence
     assert said.startswith("of 6 real comparisons of identical code 6 alarmed (54% to 100%); simul")
-    assert "by a coin: false alarms 0% (≤ 0.92% of 400 runs), 98.8% by place, without it; " in said
-    assert "by place, without a coin: 98.8%, no more evidence than 6 comparisons" in simulation(
-        found
+    assert "by a coin: false alarms 0% (≤ 0.92% of 400 runs), 98.8% with both as recorded; " in said
+    assert (
+        "with base and head as recorded: 98.8%, no more evidence than 6 comparisons"
+        in simulation(found)
     )
 
 
@@ -175,6 +176,27 @@ def test_a_bias_that_a_second_checkout_of_base_has_too_ends_each_comparison() ->
     assert found.by_place.verdicts[Verdict.INSUFFICIENT].share > 0.97
 
 
+def test_a_real_comparison_of_identical_code_that_was_fast_alarmed_as_well() -> None:
+    found = measured(identical(0), identical(1, bias=-0.05, unit="u1"))
+    assert found.recordings[1].verdict is Verdict.FAST
+    assert found.alarmed is not None and found.alarmed.count == 1
+
+
+def test_the_config_that_is_missed_most_often_is_the_hardest() -> None:
+    one = Rate.of(0, 40)
+    verdicts = {verdict: one for verdict in VERDICTS} | {
+        Verdict.SLOW: Rate.of(25, 40),
+        Verdict.SAME: Rate.of(15, 40),
+    }
+    found = {"M=1": Rate.of(10, 20), "M=8": Rate.of(15, 20)}
+    missed = {"M=1": 10, "M=8": 5}
+    simulated = Simulated(slow_down=0.01, verdicts=verdicts, found=found, missed=missed)
+    assert simulated.hardest == ("M=1", 0.5)
+    fewer = {verdict: rate for verdict, rate in verdicts.items() if verdict is not Verdict.FAST}
+    with pytest.raises(ValidationError, match="not one verdict a run"):
+        Simulated(slow_down=0.01, verdicts=fewer, found=found, missed=missed)
+
+
 def test_by_place_takes_whole_pairs_alone_and_says_nothing_where_they_are_too_few() -> None:
     cut = measured(identical(0, ran=45, refusal="lost"), identical(1))
     whole = [cut.recordings[0].differences(kind).shape[1] for kind in ("change", "control")]
@@ -183,8 +205,8 @@ def test_by_place_takes_whole_pairs_alone_and_says_nothing_where_they_are_too_fe
     changes = sum(turn.kind == "change" for turn in turns) // 2
     few = measured(identical(5, ran=66, pairs=40, refusal="lost"), pairs=16)
     assert min(changes, 33 - changes) < 16 and few.by_place is None
-    assert "too few pairs to simulate them by place" in simulation(few)
-    assert "by place" not in published(few).sentence
+    assert "too few pairs to simulate base and head as recorded" in simulation(few)
+    assert "as recorded" not in published(few).sentence
 
 
 def test_the_differences_are_those_that_the_gate_judged() -> None:
@@ -375,12 +397,12 @@ def test_power_says_what_was_real_what_was_simulated_and_the_noise(lanecheck, tm
     assert (code, complaint) == (0, "")
     assert re.search(r"none +│ +0% \(0% to 0.7\d%\) │ ", said)
     assert re.search(r"\n│ 1% +│ +[\d.]+% \(.*│ +[\d.]+%, M=8 +│\n", said)
-    assert re.search(r"\n│ 5% +│ +[\d.]+% \(.*│ +│\n", said)  # only controls alarm
+    assert re.search(r"\n│ 5% +│ +[\d.]+% \(.*│ none is missed +│\n", said)  # only controls alarm
     assert (
         "of 2 real comparisons of identical code 0 alarmed (≤ 84%) on 2 GPUs: 2 AMBIGUOUS" in said
     )
     assert "500 simulated runs of 12 pairs, drawn from 96 recorded processes, with base and" in said
-    assert re.search(r"none, by place +│", said)
+    assert re.search(r"none, as recorded +│", said)
     assert re.search(r"smallest, median and largest: 0.\d\d% at M=1, .* at M=8; by GPU", said)
     found = PowerRecord.model_validate_json(Path("out.json").read_bytes())
     assert lanecheck("power", *files, "--runs", 500, "--json", "again.json")[1] == said
@@ -478,8 +500,8 @@ def test_the_sentence_beside_a_verdict_holds_the_rates_and_what_is_otherwise():
     found = measured(identical(0), identical(1, unit="u1"))
     assert re.fullmatch(
         r"of 2 real comparisons of identical code 0 alarmed \(≤ 84%\); simulated, from 96 recorded "
-        r"processes on NVIDIA H200 \(2 GPUs\) with base and head assigned by a coin: false alarms 0% \(≤ "
-        r"0\.92% of 400 runs\), [\d.]+% by place, without it; [\d.]+% INSUFFICIENT; a slow-down of one "
+        r"processes on NVIDIA H200 \(2 GPUs\) with base and head dealt by a coin: false alarms 0% \(≤ "
+        r"0\.92% of 400 runs\), [\d.]+% with both as recorded; [\d.]+% INSUFFICIENT; a slow-down of one "
         r"config found: of 1% in \d+%, of 2% in [\d.]+%, of 5% in [\d.]+% \(2026-11-20, cccccccccccc, 12 "
         r"pairs\)",
         published(found).sentence,

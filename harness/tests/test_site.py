@@ -245,7 +245,7 @@ def test_the_gates_own_errors_are_shown_by_machine_the_newest_of_each(tmp_path):
     assert re.search(rf"NVIDIA H100 {DAY:%Y-%m-%d}, c{{12}}\. .* NVIDIA H200 {DAY:%Y-%m-%d}", text)
     assert "500 simulated runs of 12 pairs, drawn from 96 recorded processes" in text
     real = text.index("of 2 real comparisons of identical code 0 alarmed (≤ 84%) on 1 GPU")
-    assert real < text.index("with base and head assigned by a coin") < text.index("none, by place")
+    assert real < text.index("with base and head dealt by a coin") < text.index("none, as recorded")
     assert "400 simulated runs" not in text
     assert re.search(r"none 0% 0% – 0\.7\d?% ", text)
     assert "No recorded run has measured them." in page(tmp_path, report())

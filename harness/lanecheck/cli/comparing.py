@@ -154,7 +154,8 @@ def compare(
     if record.configs:
         record = record.model_copy(update={"rates": rates})
         out.print(render(record))
-    out.print(f"{marked(record.verdict)}: {escape(record.cause)}", soft_wrap=True)
+    verdict = "[bold red]WRONG[/]" if record.wrong else marked(record.verdict)
+    out.print(f"{verdict}: {escape(record.cause)}", soft_wrap=True)
     if record.configs:
         none = f"none is recorded for {place.machine}; see lanecheck power --help"
         said = rates.sentence if rates else none
@@ -188,9 +189,9 @@ def power(
 
     Each record is one real comparison of identical code, by compare HEAD HEAD --force --json FILE from a
     clean checkout, on each GPU with a --seed of its own; all are of one kind of machine, on as many GPUs as
-    you like. It says how those came out, and simulates runs of the gate from pairs of their processes, of
-    identical code and with one config slowed by 1, 2 and 5 %. What is recorded stands beside every later
-    verdict of compare.
+    you like. The usual 12 pairs take two records at least. It says how those came out, and simulates runs of
+    the gate from pairs of their processes, of identical code and with one config slowed by 1, 2 and 5 %. What
+    is recorded stands beside every later verdict of compare.
 
     Example: lanecheck power first.json second.json --record
     """

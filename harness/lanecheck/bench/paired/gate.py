@@ -316,6 +316,12 @@ def _cause(verdict: Verdict, found: Estimate, margin: float) -> str:
     span = f"{_change(found.low)} to {_change(found.high)}"
     if verdict is Verdict.SAME:
         return f"head equals base within {margin:.2%}: {span}, each {confidence}"
+    if found.low > margin or found.high < -margin:
+        least = found.low if found.low > margin else found.high
+        return (
+            f"{found.pairs} pairs show head at least {_change(least)} {confidence}, but over all configs p = "
+            f"{found.p_holm:.2g}, where {ALPHA:g} is asked: give more --pairs"
+        )
     return (
         f"{found.pairs} pairs show neither a change beyond {margin:.2%} nor equality within it: "
         f"{span}, p = {found.p_holm:.2g} over all configs"

@@ -150,14 +150,14 @@ class Published(Strict):
         """Without a full stop; what was real comes first."""
         alarms = self.false_alarms
         found = (f"of {size} in {percent(rate.share)}" for size, rate in self.found.items())
-        place = "" if self.by_place is None else f", {percent(self.by_place)} by place, without it"
+        place = "" if self.by_place is None else f", {percent(self.by_place)} with both as recorded"
         unsure = f"; {percent(self.insufficient.share)} INSUFFICIENT" if self.insufficient else ""
         units = f" ({self.units:,} GPU{'s' * (self.units != 1)})" if self.units else ""
         other = f", with other {', '.join(self.otherwise)} than here" if self.otherwise else ""
         days = dict.fromkeys(f"{day:%Y-%m-%d}" for day in (self.since, self.recorded) if day)
         return (
             f"{real(self.comparisons, self.undecided)}; simulated, from {self.processes:,} recorded "
-            f"processes on {self.machine}{units} with base and head assigned by a coin: false alarms "
+            f"processes on {self.machine}{units} with base and head dealt by a coin: false alarms "
             f"{percent(alarms.share)} ({alarms.interval} of {alarms.runs:,} runs){place}{unsure}; a "
             f"slow-down of one config found: {', '.join(found)} ({' to '.join(days)}, "
             f"{self.commit or 'no commit'}, {self.pairs} pairs{other})"

@@ -48,7 +48,7 @@ def render_rates(record: PowerRecord) -> Table:
         caption=(
             "slow-down: of one config alone, each in its turn; the verdict is on head, over all "
             f"{len(record.configs)} configs; in brackets 95% intervals, which cover the simulation alone; "
-            "found least often: of the runs in which no control alarms"
+            "found least often: a config's slow-down, of the runs in which no control alarms"
         ),
     )
     table.add_column("slow-down")
@@ -66,15 +66,16 @@ def rows(record: PowerRecord) -> list[tuple[str, Simulated]]:
     """What was simulated, each with its slow-down in words."""
     named = [(f"{each.slow_down:.0%}", each) for each in record.simulated if each.slow_down]
     identical = [("none", each) for each in record.simulated if not each.slow_down]
-    place = [("none, by place", record.by_place)] if record.by_place else []
+    place = [("none, as recorded", record.by_place)] if record.by_place else []
     return [*identical, *place, *named]
 
 
 def hardest(simulated: Simulated) -> str:
-    """The config whose slow-down is found least often, and how often, where no control alarms; empty if no
-    slow-down is missed there."""
-    found = simulated.hardest
-    return f"{percent(found[1])}, {found[0]}" if found else ""
+    """The config whose slow-down is found least often, and how often, where no control alarms; empty where
+    nobody knows, or nothing is slowed."""
+    if found := simulated.hardest:
+        return f"{percent(found[1])}, {found[0]}"
+    return "none is missed" if simulated.missed else ""
 
 
 def recorded(record: PowerRecord, reported: datetime) -> str:
@@ -104,14 +105,14 @@ def simulation(record: PowerRecord) -> str:
     alarms, place = record.false_alarms, record.by_place
     said = (
         f"{alarms.runs:,} simulated runs of {record.pairs} pairs, drawn from {record.processes:,} recorded "
-        f"processes, with base and head assigned by a coin, which no bias of place survives: false "
+        f"processes, with base and head dealt by a coin, which hides a bias of their places: false "
         f"alarms {alarms}"
     )
     if place is None:
-        return f"{said}; too few pairs to simulate them by place"
+        return f"{said}; too few pairs to simulate base and head as recorded"
     share, evidence = percent(place.alarmed / alarms.runs), _count(record.at_once, "comparison")
     return (
-        f"{said}; as many of the pairs as they were, by place, without a coin: {share}, "
+        f"{said}; as many, with base and head as recorded: {share}, "
         f"no more evidence than {evidence}"
     )
 
