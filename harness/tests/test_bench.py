@@ -25,20 +25,9 @@ from lanecheck.bench import ceiling, correctness, log, plan, telemetry, timing
 from lanecheck.bench.ceiling import READERS, Geometry
 from lanecheck.bench.device import cuda_torch
 from lanecheck.bench.host_rig import HostRig
-from lanecheck.bench.model import (
-    FASTER_THAN_MEMORY,
-    Absent,
-    BenchRecord,
-    Environment,
-    Judgement,
-    Measurement,
-    Reading,
-    Row,
-    Telemetry,
-    Timing,
-    Traffic,
-    doubt,
-)
+from lanecheck.bench.judgement import Judgement, doubt
+from lanecheck.bench.machine import Absent, Environment, Reading, Telemetry
+from lanecheck.bench.model import FASTER_THAN_MEMORY, BenchRecord, Measurement, Row, Timing, Traffic
 from lanecheck.bench.plan import Workload
 from lanecheck.bench.race import Rivals, row
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
@@ -405,8 +394,8 @@ def test_a_wrong_subject_is_never_timed() -> None:
 
     subject = Product(wrong=True)
     (params,) = subject.bench_params()
-    workload, rig = Workload.of(subject, params, 0), HostRig(None, "9.0")
-    found = row(params, workload, Target("…"), rig, enter, 3, random.Random(0))
+    workload, rig = Workload(subject, params, 0), HostRig(None, "9.0")
+    found = row(workload, Target("…"), rig, enter, 3, random.Random(0))
     assert found.timing is None and str(found.void).startswith("not shown correct: integers")
 
 
@@ -511,8 +500,8 @@ def test_many_shapes_are_summed_up_by_the_first_parameter() -> None:
 def test_shapes_are_judged_whole_and_reduced(wrong: bool) -> None:
     subject = Product(wrong)
     (params,) = subject.bench_params()
-    workload, rig = Workload.of(subject, params, seed=3), HostRig(None, "9.0")
-    judgements = correctness.judge(workload, params, Target("…"), rig)
+    workload, rig = Workload(subject, params, seed=3), HostRig(None, "9.0")
+    judgements = correctness.judge(workload, Target("…"), rig)
     lines = [judgement.line for judgement in judgements]
     assert any("n=1500" in line and "regime=small" in line for line in lines)
     assert any("n=64" in line and "regime=normal" in line for line in lines)
@@ -522,9 +511,9 @@ def test_shapes_are_judged_whole_and_reduced(wrong: bool) -> None:
 
 def test_a_subject_may_not_count_more_traffic_than_it_holds() -> None:
     params = Product().bench_params()[0]
-    assert Workload.of(Product(), params, 0).bytes == 2 * (2 + 1500) * 32 + 4 * 2 * 1500
+    assert Workload(Product(), params, 0).bytes == 2 * (2 + 1500) * 32 + 4 * 2 * 1500
     with pytest.raises(BadInput, match="operands hold"):
-        Workload.of(Product(inflated=2), params, 0)
+        Workload(Product(inflated=2), params, 0)
 
 
 def test_a_subject_without_shapes_is_refused() -> None:

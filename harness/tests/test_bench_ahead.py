@@ -114,7 +114,7 @@ def test_only_peers_that_compile_and_are_asked_prepare_and_over_one_copy(
     monkeypatch.setattr(ahead, "load", lambda reference: None)
     monkeypatch.setattr(plan, "benchable", lambda subject: subject)
     workload = SimpleNamespace(subject=None, case=None)
-    monkeypatch.setattr(ahead, "Workload", SimpleNamespace(of=lambda *given: workload))
+    monkeypatch.setattr(ahead, "Workload", lambda *given: workload)
     x, w = torch.ones(1, 32).bfloat16(), torch.ones(16, 32).bfloat16()
     product = Product(x, w)
     monkeypatch.setattr(ahead, "Product", SimpleNamespace(of=lambda *given: product))

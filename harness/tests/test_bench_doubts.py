@@ -124,7 +124,7 @@ def wide(bits: Bits) -> npt.NDArray[np.float32]:
 
 def bench(subject: Gemv, rig: Rig | None = None, held_back: HeldBack = tuple) -> Row:
     """One row of the record, by the machinery that times GPUs."""
-    workload = Workload.of(subject, PARAMS, seed=3)
+    workload = Workload(subject, PARAMS, seed=3)
 
     def enter(copies: int) -> Rivals:
         subject.benchmarked = True
@@ -143,7 +143,7 @@ def bench(subject: Gemv, rig: Rig | None = None, held_back: HeldBack = tuple) ->
         )
 
     rng = random.Random(0)
-    return row(PARAMS, workload, Target("…"), rig or host(), enter, ROUNDS, rng, held_back)
+    return row(workload, Target("…"), rig or host(), enter, ROUNDS, rng, held_back)
 
 
 def host() -> HostRig:
@@ -623,7 +623,10 @@ def test_sums_may_err_by_what_one_rounding_costs_and_hardly_more(
             *others, y = super().tensors(params)
             return [*others, replace(y, dtype=dtype)]
 
-    rig, workload = host(), Workload.of(Stored(), PARAMS, seed=3)
+        def traffic(self, params: Params) -> int:
+            return 1
+
+    rig, workload = host(), Workload(Stored(), PARAMS, seed=3)
     values = workload.drawn(rig)
     ((name, tensor),) = workload.named("output").items()
     (product,) = workload.subject.products(PARAMS)
@@ -634,7 +637,7 @@ def test_sums_may_err_by_what_one_rounding_costs_and_hardly_more(
 
 def test_operands_are_looked_at_in_every_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquiry, "_PIECE", 1)
-    rig, workload = host(), Workload.of(Gemv(), PARAMS, seed=3)
+    rig, workload = host(), Workload(Gemv(), PARAMS, seed=3)
     values = workload.drawn(rig)
     inputs = {name: values[name] for name in workload.named("input", "packed")}
     expected: Any = SimpleNamespace(inputs=inputs)

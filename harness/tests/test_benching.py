@@ -22,7 +22,8 @@ from lanecheck import cli
 from lanecheck.bench import ahead, cost, ncu, run
 from lanecheck.bench.asking import Asking
 from lanecheck.bench.log import RowEntry, usable
-from lanecheck.bench.model import Absent, BenchRecord, Row
+from lanecheck.bench.machine import Absent
+from lanecheck.bench.model import BenchRecord, Row
 from lanecheck.cli import benching
 from lanecheck.gpu import Gpu
 from lanecheck.subject import Params

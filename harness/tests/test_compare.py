@@ -25,7 +25,7 @@ from test_measured import ENVIRONMENT, identical, measured
 from test_reports import report
 
 from lanecheck import gpu, matrix_file
-from lanecheck.bench.model import Environment, Reading, Telemetry
+from lanecheck.bench.machine import Environment, Reading, Telemetry
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired import fresh, machine_code
 from lanecheck.bench.paired.arms import Arm
@@ -436,6 +436,24 @@ def test_a_cut_run_goes_on_where_it_stopped(tmp_path):
     again = Scripted()
     assert compare(again, tmp_path / "30").verdict is Verdict.SLOW
     assert again.asked == []
+
+
+def test_a_gpu_that_is_held_back_before_anything_is_timed_is_insufficient(tmp_path):
+    def held() -> Timed:
+        return Timed(
+            held_back=("hw_slowdown",),
+            medians_us={},
+            least_us=None,
+            outputs=dict.fromkeys(CONFIGS, "old"),
+            telemetry=None,
+        )
+
+    gpu = Place("cuda", None, "9.0", "NVIDIA H200", "unit")
+    always = Scripted(events=dict.fromkeys(range(99), held))
+    record = compare(always, tmp_path / "always", place=gpu)
+    assert record.verdict is Verdict.INSUFFICIENT and "hw_slowdown" in record.cause
+    first = Scripted(least=[1.6], events=dict.fromkeys(range(RETRIES), held))
+    assert compare(first, tmp_path / "first", place=gpu).verdict is Verdict.SAME
 
 
 def test_a_log_from_a_gpu_in_another_state_is_not_gone_on_with(tmp_path):

@@ -24,7 +24,7 @@ from test_compare import (
 from test_measured import identical
 
 from lanecheck import cli, gpu, matrix_file
-from lanecheck.bench.model import Absent, Reading, Telemetry
+from lanecheck.bench.machine import Absent, Reading, Telemetry
 from lanecheck.bench.paired import fresh
 from lanecheck.bench.paired.arms import checked_out
 from lanecheck.bench.paired.table import unwatched

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from test_reports import report
 
 from lanecheck import gpu
-from lanecheck.bench.model import Environment
+from lanecheck.bench.machine import Environment
 from lanecheck.bench.paired.gate import VERDICTS, Verdict, differences
 from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.bench.paired.pairing import SIDES, compared, concluded, schedule

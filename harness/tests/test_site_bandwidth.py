@@ -17,16 +17,8 @@ from test_site import Page
 
 from lanecheck.bench import table
 from lanecheck.bench.doubts import Doubling
-from lanecheck.bench.model import (
-    Absent,
-    BenchRecord,
-    Measurement,
-    Reading,
-    Row,
-    Telemetry,
-    Timing,
-    Traffic,
-)
+from lanecheck.bench.machine import Absent, Reading, Telemetry
+from lanecheck.bench.model import BenchRecord, Measurement, Row, Timing, Traffic
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
 from lanecheck.bench.telemetry import POWER_CAP
 from lanecheck.reports.model import Report

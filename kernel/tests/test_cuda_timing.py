@@ -165,7 +165,7 @@ def timed(library: Any, subject: Cheat, rig_of: type[CudaRig] = CudaRig) -> Row:
     with telemetry.watch(uuid) as held_back:
         rig = rig_of(library, environment.l2_bytes)
         params = SUBJECT.gate_params("cuda")[8]  # of tens of megabytes
-        workload = Workload.of(subject, params, 3)  # type: ignore[arg-type]
+        workload = Workload(subject, params, 3)  # type: ignore[arg-type]
         ceiling = Ceiling(build(environment.capability, Toolchain()), environment.sms)
         rng = random.Random(0)
         rivals = partial(
@@ -177,7 +177,7 @@ def timed(library: Any, subject: Cheat, rig_of: type[CudaRig] = CudaRig) -> Row:
             return rivals(copies)
 
         target = Target("packed_gemv.subject:SUBJECT", "cuda", (environment.capability,), library)
-        return race.row(params, workload, target, rig, enter, 5, rng, held_back)
+        return race.row(workload, target, rig, enter, 5, rng, held_back)
 
 
 def faults(found: Row) -> set[Fault]:

@@ -86,7 +86,7 @@ def prepare(reference: str, params: Params, patience: float, seed: int) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is a process for each CPU already
     cuda_torch()
     found, _ = described()
-    workload = Workload.of(plan.benchable(load(reference)), params, seed)
+    workload = Workload(plan.benchable(load(reference)), params, seed)
     inputs = CudaRig(None, found.l2_bytes).draw(workload.subject, workload.case)
     product = Product.of(workload, inputs)
     gemlite.SAMPLING_MS = 0.0  # it compiles all of its choices; timed, they would wait for one GPU

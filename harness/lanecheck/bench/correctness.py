@@ -15,12 +15,12 @@ from types import ModuleType
 
 from lanecheck import oracles
 from lanecheck.bench import plan
-from lanecheck.bench.model import Judgement, doubt
+from lanecheck.bench.judgement import Judgement, doubt
 from lanecheck.bench.plan import Workload, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.cases import Case
 from lanecheck.oracles import execution, integers, poison, stability
-from lanecheck.subject import Params, Product, Subject
+from lanecheck.subject import Product, Subject
 from lanecheck.trial import Target, observe
 from lanecheck.verdict import Outcome
 
@@ -48,16 +48,13 @@ class Expected:
     one_exchanged: Mapping[str, Mapping[str, Array]]
 
 
-def shown(
-    workload: Workload, params: Params, target: Target, rig: Rig
-) -> tuple[list[Judgement], Expected | None]:
+def shown(workload: Workload, target: Target, rig: Rig) -> tuple[list[Judgement], Expected | None]:
     """Every verdict on one shape; and what the timed launches are held against, unless it is in doubt.
 
     Args:
-        params: the shape, as the subject named it.
         target: of one capability, the rig's.
     """
-    judgements = judge(workload, params, target, rig)
+    judgements = judge(workload, target, rig)
     if doubt(judgements):
         return judgements, None
     further, expected = ordinary(workload, rig)
@@ -65,9 +62,9 @@ def shown(
     return judgements, None if doubt(judgements) else expected
 
 
-def judge(workload: Workload, params: Params, target: Target, rig: Rig) -> list[Judgement]:
+def judge(workload: Workload, target: Target, rig: Rig) -> list[Judgement]:
     """The oracles' verdicts; the arguments are those of :func:`shown`."""
-    subject, seed = workload.subject, workload.case.seed
+    subject, params, seed = workload.subject, workload.params, workload.seed
     if _plain(workload):
         judgements = [_exact(workload, rig)]
     else:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from lanecheck.bench import telemetry
-from lanecheck.bench.model import Environment
+from lanecheck.bench.machine import Environment
 from lanecheck.errors import CannotRun
 
 _PIECE = 2**24

@@ -72,7 +72,7 @@ def launch(asked: Asked) -> int:
     """
     torch, (found, _) = cuda_torch(), described()
     rig = CudaRig(asked.library, found.l2_bytes)
-    workload = Workload.of(benchable(load(asked.subject)), asked.params, asked.seed)
+    workload = Workload(benchable(load(asked.subject)), asked.params, asked.seed)
     number = rig.copies(workload.bytes) if asked.chain else asked.repeats
     copies = lay_out(workload, rig, workload.drawn(rig), number)
     chain = rig.chain(copies.launches) if asked.chain else None

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 from lanecheck.bench import peers
 from lanecheck.bench.asking import Asking
 from lanecheck.bench.journal import Kind
-from lanecheck.bench.model import Environment, Row
+from lanecheck.bench.machine import Environment
+from lanecheck.bench.model import Row
 from lanecheck.bench.strict import Strict
 from lanecheck.build import tree
 from lanecheck.executor import ORACLE

@@ -15,15 +15,13 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from lanecheck.bench.doubts import Facts, doubts
+from lanecheck.bench.judgement import Judgement, doubt
+from lanecheck.bench.machine import Absent, Environment, Telemetry
 from lanecheck.bench.profiled import Profiled
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN
 from lanecheck.bench.spread import Spread, same
 from lanecheck.bench.strict import Strict
-from lanecheck.bench.timing import turns
-from lanecheck.verdict import Outcome
 
-#: Oracles that look at the numbers; one of them must have spoken.
-NUMERIC = frozenset({"integers", "bits"})
 FASTER_THAN_MEMORY = "faster than memory: a fault of the benchmark"
 ABOVE = 0.02
 """By how much the read ceiling may be beaten: it is the best of a few loops, not of all there could be."""
@@ -31,54 +29,6 @@ ABOVE = 0.02
 
 STEADY = 0.02
 """By how much the subject's time may change with what else the GPU does. Most change by 0.2 %."""
-
-
-class Absent(Strict):
-    """Something that could not take part, and why."""
-
-    name: str
-    reason: str
-
-
-class Environment(Strict):
-    """The GPU and what drives it; None for what it does not tell."""
-
-    gpu: str
-    capability: str
-    sms: int
-    l2_bytes: int
-    memory_bytes: int
-    memory_clock_mhz: int | None
-    driver: str | None
-    torch: str
-    cuda: str
-
-
-class Reading(Strict):
-    """The state of the GPU at one moment; None for what it does not tell."""
-
-    sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
-    temperature_c: int | None
-    power_w: float | None
-    power_limit_w: float | None
-    clock_event_reasons: tuple[str, ...] | None
-    other_processes: int | None
-    """Processes that compute there; in a container this one may count itself."""
-
-
-class Telemetry(Strict):
-    before: Reading | Absent
-    after: Reading | Absent
-
-
-class Judgement(Strict):
-    """One oracle's verdict on one case of a benchmarked shape."""
-
-    line: str
-    oracle: str
-    outcome: Outcome
-    evidence: str = ""
 
 
 class Traffic(Strict):
@@ -243,7 +193,8 @@ class Timing(Strict):
         """
         if self.facts is None:
             return None
-        launches = self.facts.launches or self.copies * turns(self.copies)
+        # Old records have a graph's: as many whole turns as made 128 launches, four at most.
+        launches = self.facts.launches or self.copies * min(-(-128 // self.copies), 4)
         alone = median(each.once_us for each in self.facts.doublings) / launches
         return alone / self.subject.time_us.median
 
@@ -403,16 +354,6 @@ class BenchRecord(Strict):
 def _speedup(subject: Measurement, peers: Sequence[Measurement]) -> dict[str, Spread]:
     own = subject.samples_us
     return {peer.name: Spread.of_ratios(peer.samples_us, own) for peer in peers}
-
-
-def doubt(correctness: Sequence[Judgement]) -> str | None:
-    """Why these verdicts do not show that the subject is correct, or None if they do."""
-    for judgement in correctness:
-        if judgement.outcome is not Outcome.PASS:
-            return f"{judgement.oracle}: {judgement.outcome.value}: {judgement.evidence}"
-    if not NUMERIC & {judgement.oracle for judgement in correctness}:
-        return "no oracle looked at the numbers"
-    return None
 
 
 def void(

@@ -36,13 +36,13 @@ class BenchSubject(Subject, Protocol):
         """Bytes that one launch must move: each input, packed tensor and output once."""
 
 
-def benchable(subject: Any) -> BenchSubject:
-    """``subject``, if it can be benchmarked.
+def benchable(subject: Any, *methods: str) -> BenchSubject:
+    """``subject``, if it has these of the methods that :class:`BenchSubject` adds; both if none is named.
 
     Raises:
-        BadInput: if it lacks what :class:`BenchSubject` adds.
+        BadInput: if it lacks one.
     """
-    for method in ("bench_params", "traffic"):
+    for method in methods or ("bench_params", "traffic"):
         if not hasattr(subject, method):
             raise BadInput(
                 f"subject '{subject.name}' has no {method}(): see lanecheck.bench.plan.BenchSubject"
@@ -78,24 +78,29 @@ def reduced(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class Workload:
-    """One shape and its operands; the values, drawn as any case's, are of regime ``normal``."""
+    """One shape and its operands; the values, drawn as any case's, are of regime ``normal``.
+
+    Attributes:
+        params: the shape, as the subject named it.
+
+    Raises:
+        BadInput: if the subject counts more traffic than its operands hold.
+    """
 
     subject: BenchSubject
-    case: Case
+    params: Params
+    seed: int
 
-    @classmethod
-    def of(cls, subject: BenchSubject, params: Params, seed: int) -> Workload:
-        """
-        Raises:
-            BadInput: if the subject counts more traffic than its operands hold.
-        """
-        workload = cls(subject, case(subject, params, "normal", seed))
-        if not 0 < workload.bytes <= workload.operand_bytes:
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes <= self.operand_bytes:
             raise BadInput(
-                f"{workload.case.line}: traffic() says {workload.bytes} bytes, but the operands "
-                f"hold {workload.operand_bytes}; its GB/s would mean nothing"
+                f"{self.case.line}: traffic() says {self.bytes} bytes, but the operands "
+                f"hold {self.operand_bytes}; its GB/s would mean nothing"
             )
-        return workload
+
+    @cached_property
+    def case(self) -> Case:
+        return case(self.subject, self.params, "normal", self.seed)
 
     @property
     def bytes(self) -> int:

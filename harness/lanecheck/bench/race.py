@@ -13,14 +13,8 @@ from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.correctness import Expected
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.inquiry import inquire
-from lanecheck.bench.model import (
-    Absent,
-    Measurement,
-    Row,
-    Timing,
-    Traffic,
-    disturbed,
-)
+from lanecheck.bench.machine import Absent
+from lanecheck.bench.model import Measurement, Row, Timing, Traffic, disturbed
 from lanecheck.bench.peers import PEERS, Peer, Product, Unavailable
 from lanecheck.bench.plan import Workload, lay_out
 from lanecheck.bench.rig import COLD_CHAIN, COLD_SINGLE, WARM_CHAIN, Rig
@@ -33,7 +27,6 @@ from lanecheck.bench.timing import (
     warms,
     without_rest,
 )
-from lanecheck.subject import Params
 from lanecheck.trial import Target
 
 HeldBack = Callable[[], Sequence[str]]
@@ -70,7 +63,6 @@ class Untimed(Exception):
 
 
 def row(
-    params: Params,
     workload: Workload,
     target: Target,
     rig: Rig,
@@ -82,12 +74,11 @@ def row(
     """One shape; it is timed only if it was found correct.
 
     Args:
-        params: the shape, as the subject named it.
         target: of one capability, the rig's.
         enter: the rivals, over so many copies of the workload's operands.
         held_back: what holds the device back now.
     """
-    judgements, expected = correctness.shown(workload, params, target, rig)
+    judgements, expected = correctness.shown(workload, target, rig)
     timing, untimed = None, None
     if expected:
         try:
@@ -95,7 +86,7 @@ def row(
         except Untimed as reason:
             untimed = str(reason)
     traffic = Traffic(formula=plan.FORMULA, bytes=workload.bytes)
-    return Row.of(dict(params), traffic, judgements, timing, untimed)
+    return Row.of(dict(workload.params), traffic, judgements, timing, untimed)
 
 
 def timed(

@@ -16,8 +16,10 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from lanecheck.bench.ahead import compile_ahead
 from lanecheck.bench.asking import Asking, Trust
 from lanecheck.bench.ceiling import build
+from lanecheck.bench.judgement import Judgement
 from lanecheck.bench.log import LOG, RowEntry, headed, lasting, shape, usable
-from lanecheck.bench.model import BenchRecord, Environment, Judgement, Row, Traffic
+from lanecheck.bench.machine import Environment
+from lanecheck.bench.model import BenchRecord, Row, Traffic
 from lanecheck.bench.plan import FORMULA, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
 from lanecheck.errors import BadInput, CannotRun

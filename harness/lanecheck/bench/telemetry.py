@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from lanecheck.bench.model import Absent, Reading
+from lanecheck.bench.machine import Absent, Reading
 
 T = TypeVar("T")
 

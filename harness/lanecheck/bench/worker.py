@@ -16,7 +16,7 @@ from lanecheck.bench.ceiling import Ceiling
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
 from lanecheck.bench.log import RowEntry
-from lanecheck.bench.model import Environment, Telemetry
+from lanecheck.bench.machine import Environment, Telemetry
 from lanecheck.bench.plan import Workload
 from lanecheck.gpu import unit
 from lanecheck.subject import Params, load
@@ -65,10 +65,10 @@ def benchmark(bench: Bench, params: Params, asking: Asking) -> RowEntry:
     rig, ceiling, held_back = _instruments(bench)
     target = Target(bench.reference, "cuda", (found.capability,), bench.library)
     rng = random.Random(f"{bench.seed} {params}")
-    workload = Workload.of(plan.benchable(load(bench.reference)), params, bench.seed)
+    workload = Workload(plan.benchable(load(bench.reference)), params, bench.seed)
     enter = partial(race.rivals, ceiling, rig, workload, asking, rng)
     before = telemetry.read(uuid)
-    row = race.row(params, workload, target, rig, enter, bench.rounds, rng, held_back)
+    row = race.row(workload, target, rig, enter, bench.rounds, rng, held_back)
     read = Telemetry(before=before, after=telemetry.read(uuid))
     del workload, enter
     gc.collect()  # operands that a cycle still holds would fill the GPU within a few rows

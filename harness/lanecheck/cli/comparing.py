@@ -141,10 +141,10 @@ def compare(
             rounds=rounds,
             seed=seed,
         )
-        differs = ", ".join(found.changes)
+        differs = ", ".join(found.header.changes)
         listener.end(f"base and head differ in {differs}" if differs else "base and head are alike")
         log = log or root / LOGS / found.log
-        if found.changes or force:
+        if found.header.changes or force:
             _print_doubts(found)
         if plan:
             _print_plan(found, processes, log, force, listener)
@@ -323,13 +323,13 @@ def _print_plan(
     force: bool,
     listener: Progressing,
 ) -> None:
-    if not found.changes and not force:
+    if not found.header.changes and not force:
         out.print("no processes: same machine code and same host code, the verdict is SAME")
         return
     listener.stage("one process")
     each = comparison.seconds_each(found, processes)
     listener.end(f"{each:.1f} s")
-    total, done = 4 * found.header.pairs, processes_in(log, found.header)
+    total, done = found.header.processes, processes_in(log, found.header)
     logged = f", {done} of them in {relative(log)}" if done else ""
     out.print(
         f"{total} processes{logged}, each of {len(found.configs)} configs: about "

@@ -16,7 +16,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lanecheck import __version__
-from lanecheck.bench.model import NUMERIC, BenchRecord
+from lanecheck.bench.judgement import NUMERIC
+from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.errors import BadInput
 from lanecheck.reports.source import SourceRecord

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from lanecheck.bench.model import BenchRecord, Reading, Row, Timing
+from lanecheck.bench.machine import Reading
+from lanecheck.bench.model import BenchRecord, Row, Timing
 from lanecheck.bench.spread import Spread
 from lanecheck.bench.table import taking_part
 from lanecheck.bench.telemetry import POWER_CAP

@@ -21,8 +21,7 @@ from pydantic import BaseModel
 from lanecheck.bench.journal import Journal
 from lanecheck.bench.paired.arms import Arm
 from lanecheck.bench.paired.fresh import ProcessLost
-from lanecheck.bench.paired.journal import LOG, lost, outputs
-from lanecheck.bench.paired.journal import processes as counted
+from lanecheck.bench.paired.journal import LOG, outputs
 from lanecheck.bench.paired.pairing import ARMS, SIDES, ArmName, Side, Turn, gated, schedule
 from lanecheck.bench.paired.record import (
     ArmRecord,
@@ -34,6 +33,7 @@ from lanecheck.bench.paired.record import (
     ShownRecord,
     StateRecord,
     Values,
+    only,
 )
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
 from lanecheck.bench.paired.timing_code import timing_code
@@ -89,11 +89,6 @@ class Prepared:
     place: Place
     arms: dict[ArmName, Arm]
     libraries: dict[ArmName, str | None]
-
-    @property
-    def changes(self) -> list[str]:
-        """What of the code differs, in words."""
-        return [*self.header.base.code.changes(self.header.head.code)]
 
     @property
     def configs(self) -> list[str]:
@@ -211,7 +206,7 @@ def compare(
     header = comparison.header
     entries: Sequence[Entry] = ()
     refusal, wrong = None, False
-    if comparison.changes or force:
+    if header.changes or force:
         with LOG.opened(log, header) as journal:
             refusal, wrong = _shown(comparison, processes, journal, listener)
             if refusal is None:
@@ -273,7 +268,7 @@ def _timed(
 ) -> str | None:
     """Run the processes that the journal lacks; why that came to an end too soon, or None."""
     turns = schedule(comparison.header.pairs, comparison.header.seed)
-    resumed = len(counted(journal.entries))
+    resumed = len(only(ProcessRecord, journal.entries))
     listener.stage("processes", len(turns))
     try:
         state = _state(comparison, processes, journal) if resumed < len(turns) else None
@@ -282,7 +277,7 @@ def _timed(
         listener.end(refusal, False)
         return refusal
     for index, turn in enumerate(turns):
-        listener.advance(index, _left(counted(journal.entries), len(turns)))
+        listener.advance(index, _left(only(ProcessRecord, journal.entries), len(turns)))
         if index < resumed:
             continue
         for _ in range(1 + RETRIES):
@@ -301,11 +296,11 @@ def _timed(
             refusal = f"{whose} was lost {1 + RETRIES} times: {reason}"
             listener.end(refusal, False)
             return refusal
-    repeated = len(lost(journal.entries))
+    repeated = only(LostRecord, journal.entries)
     listener.end(
         f"{len(turns)} processes"
         + (f", {resumed} from the log" if resumed else "")
-        + (f", {repeated} repeated: {lost(journal.entries)[-1].reason}" if repeated else "")
+        + (f", {len(repeated)} repeated: {repeated[-1].reason}" if repeated else "")
     )
     return None
 
@@ -319,7 +314,7 @@ def _process(
 ) -> ProcessRecord:
     """Raises ProcessLost if the process does not count."""
     start = time.monotonic()
-    found = processes.time(comparison.time(turn.arm, index))
+    found = _answer(comparison, processes, turn.arm, index)
     code: Side = "head" if turn.arm == "head" else "base"
     wrong = [
         config
@@ -328,8 +323,6 @@ def _process(
     ]
     if wrong:
         raise ProcessLost(f"{wrong[0]}: other outputs than those that were shown correct")
-    if found.held_back:
-        raise ProcessLost(f"the GPU was held back: {', '.join(found.held_back)}")
     return ProcessRecord(
         pair=turn.pair,
         kind=turn.kind,
@@ -339,6 +332,14 @@ def _process(
         seconds=time.monotonic() - start,
         least_us=found.least_us,
     )
+
+
+def _answer(comparison: Prepared, processes: Processes, arm: ArmName, order: int) -> Timed:
+    """Raises ProcessLost if there is none, or the GPU was held back."""
+    found = processes.time(comparison.time(arm, order))
+    if found.held_back:
+        raise ProcessLost(f"the GPU was held back: {', '.join(found.held_back)}")
+    return found
 
 
 def _state(
@@ -354,18 +355,18 @@ def _state(
     if comparison.place.device == "host":
         return None
     least: list[float] = []
-    for tried in range(STATES + RETRIES):
+    failed = 0
+    while len(least) < STATES:
         try:
-            found = processes.time(comparison.time("base", tried))
+            found = _answer(comparison, processes, "base", len(least) + failed)
+            assert found.least_us, "of a GPU that was not held back"
+            least.append(found.least_us)
         except ProcessLost:
-            if tried - len(least) >= RETRIES:
+            failed += 1
+            if failed > RETRIES:
                 raise
-        else:
-            least += [] if found.least_us is None else [found.least_us]
-        if len(least) == STATES:
-            break
     state = StateRecord(least_us=tuple(least))
-    logged = next((each for each in journal.entries if isinstance(each, StateRecord)), None)
+    logged = next(iter(only(StateRecord, journal.entries)), None)
     if logged and logged.refuses(state.usual_us):
         raise ProcessLost(
             f"the GPU's least launch takes {state.usual_us:.2f} µs, in the log {logged.usual_us:.2f}: "

@@ -11,27 +11,16 @@ from lanecheck.bench.paired.record import (
     ENTRY,
     Entry,
     Header,
-    LostRecord,
     ProcessRecord,
     ShownRecord,
+    only,
     unlike,
 )
 
 
-def processes(entries: Iterable[Entry]) -> list[ProcessRecord]:
-    """Those that count, in the order in which they ran."""
-    return [each for each in entries if isinstance(each, ProcessRecord)]
-
-
-def lost(entries: Iterable[Entry]) -> list[LostRecord]:
-    """Those that were repeated."""
-    return [each for each in entries if isinstance(each, LostRecord)]
-
-
 def outputs(entries: Iterable[Entry]) -> dict[tuple[Side, str], str]:
     """Of what was shown correct, by arm and config."""
-    shown = (each for each in entries if isinstance(each, ShownRecord))
-    return {(each.arm, each.config): each.output for each in shown}
+    return {(each.arm, each.config): each.output for each in only(ShownRecord, entries)}
 
 
 def processes_in(path: Path, header: Header) -> int:
@@ -40,7 +29,7 @@ def processes_in(path: Path, header: Header) -> int:
     Raises:
         BadInput: if the file is the log of another comparison, or none.
     """
-    return len(processes(LOG.entries(path, header)))
+    return len(only(ProcessRecord, LOG.entries(path, header)))
 
 
 def _differences(first: Header, second: Header) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from lanecheck.bench.model import Environment
+from lanecheck.bench.machine import Environment
 from lanecheck.bench.paired import power
 from lanecheck.bench.paired.gate import ALPHA, MARGIN, Floats, Verdict
 from lanecheck.bench.paired.pairing import Kind, compared, concluded, schedule
@@ -346,7 +346,7 @@ def _alarmed(recordings: Sequence[Recording]) -> tuple[int, int]:
 def _check(name: str, record: PairingRecord, other: str, first: PairingRecord) -> None:
     """Raises BadInput if it cannot serve."""
     header = record.header
-    changes = [*header.base.code.changes(header.head.code)]
+    changes = header.changes
     if header.base.configs != header.head.configs:
         changes.append("their parameters")
     if changes:
@@ -356,7 +356,7 @@ def _check(name: str, record: PairingRecord, other: str, first: PairingRecord) -
         )
     if not record.processes:
         raise BadInput(f"{name} has no times: {record.cause} (lanecheck compare --force)")
-    if record.refusal and len(record.processes) == 4 * header.pairs:
+    if record.refusal and len(record.processes) == header.processes:
         raise BadInput(f"{name} has every process, and yet no verdict: {record.cause}")
     if missing := [
         each for each in header.base.configs if each not in record.processes[0].medians_us

@@ -1,9 +1,8 @@
 """What one fresh process of a comparison does with one arm: build it, show it correct, or time it.
 
-``python -m lanecheck.bench.paired.process`` reads a task as JSON from standard input; a child of
-:mod:`.parent` is given it. The answer goes to standard output, and whatever else would be printed there to
-standard error. The kernel is the arm's, the harness that of the process which asks: so both arms meet the
-same benchmark.
+:func:`respond` is given the task by :mod:`.parent`: in a child of it, or alone. The answer goes to standard
+output, and whatever else would be printed there to standard error. The kernel is the arm's, the harness that
+of the process which asks: so both arms meet the same benchmark.
 """
 
 from __future__ import annotations
@@ -27,12 +26,13 @@ from lanecheck.bench.device import described
 from lanecheck.bench.doubts import OF_TIMES, Facts, doubts
 from lanecheck.bench.host_rig import HostRig
 from lanecheck.bench.inquiry import inquire
-from lanecheck.bench.model import Absent, Environment, Reading, Telemetry, doubt
+from lanecheck.bench.judgement import doubt
+from lanecheck.bench.machine import Absent, Environment, Reading, Telemetry
 from lanecheck.bench.paired import machine_code
 from lanecheck.bench.paired.pairing import named
 from lanecheck.bench.paired.record import Code, Values
 from lanecheck.bench.paired.tasks import TASK, Answer, Build, Offer, Show, Shown, Task, Time, Timed
-from lanecheck.bench.plan import BenchSubject, Copies, Workload, lay_out
+from lanecheck.bench.plan import BenchSubject, Copies, Workload, benchable, lay_out
 from lanecheck.bench.rig import Array, Rig
 from lanecheck.bench.timing import GRAPH_LAUNCHES, interleave, sampled
 from lanecheck.build import build_device, build_host, digests
@@ -100,10 +100,10 @@ def shown(task: Show) -> Shown:
     """Judge the config, then launch it over the operands that will be timed."""
     subject = _own(task)
     rig = _rig(task)
-    workload = Workload.of(subject, task.params, task.seed)
+    workload = Workload(subject, task.params, task.seed)
     library = Path(task.library) if task.library else None
     target = Target(task.subject, task.device, (task.capability,), library, task.arch)
-    judgements, expected = correctness.shown(workload, task.params, target, rig)
+    judgements, expected = correctness.shown(workload, target, rig)
     if expected is None:
         wrong = any(each.outcome is not Outcome.PASS for each in judgements)
         return Shown(doubt=doubt(judgements), output=None, wrong=wrong)
@@ -157,12 +157,7 @@ def _own(task: Task) -> BenchSubject:
     file = origin(task.subject)
     if file is None or not file.is_relative_to(folder):
         raise BadInput(f"{task.subject} was imported from {file}, not from the arm's {folder}")
-    if not hasattr(subject, "traffic"):
-        raise BadInput(
-            f"subject '{subject.name}' has no traffic(): see lanecheck.bench.plan.BenchSubject"
-        )
-    found: BenchSubject = subject  # type: ignore[assignment]
-    return found
+    return benchable(subject, "traffic")
 
 
 def _asked(subject: Subject, method: str, *given: str) -> Sequence[Params] | None:
@@ -200,7 +195,7 @@ def _reading(task: Time) -> Reading | Absent | None:
 def _laid_out(
     subject: BenchSubject, params: Values, rig: Rig, task: Time
 ) -> tuple[Workload, Copies]:
-    workload = Workload.of(subject, params, task.seed)
+    workload = Workload(subject, params, task.seed)
     copies = rig.copies(workload.bytes)
     return workload, lay_out(workload, rig, workload.drawn(rig), copies)
 

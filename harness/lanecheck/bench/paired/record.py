@@ -7,14 +7,14 @@ follow from its processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from statistics import median
-from typing import Annotated, Literal, Union
+from typing import Annotated, Literal, TypeVar, Union
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from lanecheck.bench.model import Environment, Telemetry
+from lanecheck.bench.machine import Environment, Telemetry
 from lanecheck.bench.paired.gate import Comparison, Verdict
 from lanecheck.bench.paired.pairing import SIDES, Kind, Side, Turn, compared, concluded, schedule
 from lanecheck.bench.paired.rates import Published
@@ -92,6 +92,16 @@ class Header(Strict):
     head: ArmRecord
     environment: Environment | None = None
 
+    @property
+    def changes(self) -> list[str]:
+        """What of the code differs, in words."""
+        return [*self.base.code.changes(self.head.code)]
+
+    @property
+    def processes(self) -> int:
+        """How many a whole comparison has: two a pair, of base and head and of the control."""
+        return 4 * self.pairs
+
 
 def unlike(first: Environment | None, second: Environment | None) -> list[str]:
     """The fields that tell two environments apart; ``environment`` where only one is known."""
@@ -166,6 +176,12 @@ class LostRecord(Strict):
 
 Entry = Union[ShownRecord, StateRecord, ProcessRecord, LostRecord]
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Annotated[Entry, Field(discriminator="entry")])
+E = TypeVar("E", ShownRecord, StateRecord, ProcessRecord, LostRecord)
+
+
+def only(kind: type[E], entries: Iterable[Entry]) -> tuple[E, ...]:
+    """The entries of one kind, in their order."""
+    return tuple(each for each in entries if isinstance(each, kind))
 
 
 class PairingRecord(Strict):
@@ -205,15 +221,15 @@ class PairingRecord(Strict):
         wrong: bool = False,
     ) -> PairingRecord:
         """The verdict that a log's entries give."""
-        processes = tuple(each for each in entries if isinstance(each, ProcessRecord))
+        processes = only(ProcessRecord, entries)
         configs, verdict, cause = _judged(header, processes, refusal)
         return cls(
             header=header,
-            shown=tuple(each for each in entries if isinstance(each, ShownRecord)),
+            shown=only(ShownRecord, entries),
             processes=processes,
-            lost=tuple(each for each in entries if isinstance(each, LostRecord)),
+            lost=only(LostRecord, entries),
             refusal=refusal,
-            state=next((each for each in entries if isinstance(each, StateRecord)), None),
+            state=next(iter(only(StateRecord, entries)), None),
             configs=configs,
             verdict=verdict,
             cause=cause,
@@ -245,11 +261,10 @@ def _judged(
 ) -> tuple[dict[str, Comparison], Verdict, str]:
     if refusal is not None:
         return {}, Verdict.INSUFFICIENT, refusal
-    changes = [*header.base.code.changes(header.head.code)]
-    if not processes and not changes:
+    if not processes and not header.changes:
         return {}, Verdict.SAME, "same machine code and same host code: there is nothing to time"
-    if len(processes) != 4 * header.pairs:
-        missing = f"{len(processes)} of {4 * header.pairs} processes ran"
+    if len(processes) != header.processes:
+        missing = f"{len(processes)} of {header.processes} processes ran"
         return {}, Verdict.INSUFFICIENT, missing
     found = compared([each.turn for each in processes], [each.medians_us for each in processes])
     verdict, cause = concluded(found)

@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.markup import escape
 from rich.table import Table
 
-from lanecheck.bench.model import Absent
+from lanecheck.bench.machine import Absent
 from lanecheck.bench.paired.gate import ALPHA, MARGIN, VERDICTS, Estimate, Verdict
 from lanecheck.bench.paired.measured import PowerRecord
 from lanecheck.bench.paired.rates import Simulated, percent, real

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Optional, Union
 
 from pydantic import Field, TypeAdapter
 
-from lanecheck.bench.model import Environment, Telemetry
+from lanecheck.bench.machine import Environment, Telemetry
 from lanecheck.bench.paired.record import Code, Microseconds, Values
 from lanecheck.bench.strict import Strict
 from lanecheck.matrix import Arch
