@@ -29,11 +29,12 @@ from lanecheck.bench.machine import Environment, Reading, Telemetry
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired import fresh, machine_code
 from lanecheck.bench.paired.arms import Arm
-from lanecheck.bench.paired.compare import RETRIES, Place, Prepared, prepared
+from lanecheck.bench.paired.compare import RETRIES
 from lanecheck.bench.paired.fresh import ProcessLost
 from lanecheck.bench.paired.gate import Verdict, judge, pairs_needed
 from lanecheck.bench.paired.journal import LOG, processes_in
 from lanecheck.bench.paired.pairing import concluded, gated, named, schedule
+from lanecheck.bench.paired.prepared import Place, Prepared, prepared
 from lanecheck.bench.paired.record import Code, PairingRecord
 from lanecheck.bench.paired.table import render
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
@@ -240,7 +241,7 @@ def test_without_a_seed_it_is_that_of_both_arms_code_and_configs():
     assert seed("a", "b") == drawn[0]
     header = ready(Scripted(), seed=None).header
     wider = header.base.model_copy(update={"configs": {"M=1": {"m": 1}}})
-    assert comparison._drawn(wider, header.head) != header.seed
+    assert drawn(wider, header.head) != header.seed
     assert ready(Scripted(), seed=7).header.seed == 7
 
 
@@ -914,7 +915,17 @@ def test_rates_outlive_an_edit_of_what_no_comparison_executes(tmp_path):
 
     package = tmp_path / "lanecheck"
     shutil.copytree(PACKAGE, package, ignore=LEFTOVERS)
-    for name in ("peers/gemlite", "table", "ncu", "cost", "ahead", "race", "ceiling", "run", "new"):
+    for name in (
+        "peers/gemlite",
+        "table",
+        "model",
+        "ncu",
+        "race",
+        "ceiling",
+        "run",
+        "new",
+        "paired/table",
+    ):
         assert not edited(f"bench/{name}.py"), name
     for name in ("timing", "inquiry", "cuda_rig", "paired/gate", "paired/power", "paired/new"):
         assert edited(f"bench/{name}.py"), name

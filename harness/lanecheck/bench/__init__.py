@@ -4,11 +4,12 @@
 or ``host_rig`` where there is no GPU. ``correctness`` decides whether a shape may be timed, ``ceiling`` and
 ``peers`` are what it is held against, ``timing`` is how, ``telemetry`` tells the state of the GPU meanwhile,
 and ``inquiry`` measures the facts of which ``doubts`` says what they mean. ``race`` puts these together for
-one shape, ``worker`` is the process of one GPU, and ``run`` spreads the shapes over GPUs.
+one shape, ``worker`` is the process of one GPU, and ``run`` spreads the shapes over GPUs; ``asking`` says
+which peers race, and those that compile do so ``ahead``.
 
-``model`` is what is recorded, and when a number counts for nothing; it is made of ``strict``, ``spread`` and
-``profiled``. ``log`` is the ``journal`` of a run that can be gone on with, ``cost`` foretells how long a run
-takes, and ``table`` shows its record. ``ncu`` asks somebody else, who watches the ``launches``.
+``model`` is what is recorded, and when a number counts for nothing; it is made of ``strict``, ``machine``,
+``judgement``, ``spread`` and ``profiled``. ``log`` is the ``journal`` of a run that can be gone on with,
+``cost`` foretells how long a run takes, and ``table`` shows its record. ``ncu`` asks somebody else, who watches the ``launches``.
 
 ``paired`` compares two versions.
 """

@@ -45,7 +45,7 @@ class RowEntry(Strict):
     """A row in a log, the seconds that it took, and what it ran on.
 
     Attributes:
-        asked: the names of the peers that were; not those of which an attempt had failed. None in old logs,
+        asked: the names of the peers that were; not those of which an attempt had failed. Empty in old logs,
             which do not say.
     """
 

@@ -16,11 +16,11 @@ from rich.markup import escape
 from lanecheck.bench import host_rig
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired.arms import checked_out
-from lanecheck.bench.paired.compare import Place
 from lanecheck.bench.paired.fresh import FreshProcesses
 from lanecheck.bench.paired.gate import Verdict, pairs_needed
 from lanecheck.bench.paired.journal import processes_in
 from lanecheck.bench.paired.measured import PowerRecord
+from lanecheck.bench.paired.prepared import Place, Prepared, prepared
 from lanecheck.bench.paired.rates import Published
 from lanecheck.bench.paired.record import Header, PairingRecord
 from lanecheck.bench.paired.table import (
@@ -132,7 +132,7 @@ def compare(
         Progressing(out) as listener,
     ):
         listener.stage("build")
-        found = comparison.prepared(
+        found = prepared(
             arms,
             place,
             reference,
@@ -308,7 +308,7 @@ def _ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print_doubts(found: comparison.Prepared) -> None:
+def _print_doubts(found: Prepared) -> None:
     """What is known before anything is timed to say little."""
     if found.place.device == "host":
         out.print(host_rig.SAYS_NOTHING)
@@ -317,7 +317,7 @@ def _print_doubts(found: comparison.Prepared) -> None:
 
 
 def _print_plan(
-    found: comparison.Prepared,
+    found: Prepared,
     processes: FreshProcesses,
     log: Path,
     force: bool,
