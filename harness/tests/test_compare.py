@@ -34,7 +34,7 @@ from lanecheck.bench.paired.fresh import ProcessLost
 from lanecheck.bench.paired.gate import Verdict, judge, pairs_needed
 from lanecheck.bench.paired.journal import LOG, processes_in
 from lanecheck.bench.paired.pairing import concluded, gated, named, schedule
-from lanecheck.bench.paired.prepared import Place, Prepared, prepared
+from lanecheck.bench.paired.prepared import Place, Prepared, _drawn, prepared
 from lanecheck.bench.paired.record import Code, PairingRecord
 from lanecheck.bench.paired.table import render
 from lanecheck.bench.paired.tasks import Build, Offer, Show, Shown, Time, Timed
@@ -241,7 +241,7 @@ def test_without_a_seed_it_is_that_of_both_arms_code_and_configs():
     assert seed("a", "b") == drawn[0]
     header = ready(Scripted(), seed=None).header
     wider = header.base.model_copy(update={"configs": {"M=1": {"m": 1}}})
-    assert drawn(wider, header.head) != header.seed
+    assert _drawn(wider, header.head) != header.seed
     assert ready(Scripted(), seed=7).header.seed == 7
 
 

@@ -9,7 +9,8 @@ which peers race, and those that compile do so ``ahead``.
 
 ``model`` is what is recorded, and when a number counts for nothing; it is made of ``strict``, ``machine``,
 ``judgement``, ``spread`` and ``profiled``. ``log`` is the ``journal`` of a run that can be gone on with,
-``cost`` foretells how long a run takes, and ``table`` shows its record. ``ncu`` asks somebody else, who watches the ``launches``.
+``cost`` foretells how long a run takes, and ``table`` shows its record. ``ncu`` asks somebody else,
+who watches the ``launches``.
 
 ``paired`` compares two versions.
 """
