@@ -37,7 +37,9 @@ def find(start: Path | None = None) -> Path:
     for folder in (start, *start.parents):
         if (path := folder / FILE).is_file():
             return path
-    raise BadInput(f"no {FILE} in {start} or above: run inside the repository, or give its path")
+    raise BadInput(
+        f"no {FILE} in {start} or above: run inside the repository, or name it with --matrix"
+    )
 
 
 def load(path: Path, today: date | None = None) -> Matrix:

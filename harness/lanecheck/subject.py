@@ -389,7 +389,7 @@ def recipe_of(subject: Subject) -> Recipe:
     if subject.recipe is None:
         raise BadInput(
             f"subject '{subject.name}' is a callable: there is nothing to build; "
-            "run lanecheck fuzz on it"
+            "run lanecheck fuzz on it, or lanecheck compare --device host"
         )
     return subject.recipe
 

@@ -74,6 +74,22 @@ class MyKernel(Subject):
         """The matrix products that the outputs consist of. Most oracles ask for these."""
         return [Product(output="y", x="x", w="w")]
 
+    def bench_params(self):
+        """The shapes worth timing, for
+
+            lanecheck compare BASE HEAD --device host --subject THIS_FILE.py:SUBJECT
+
+        and, once there is a recipe, for lanecheck bench and lanecheck compare on a GPU. gate_params(device)
+        may name others to gate a change by, sweep_params() every shape of lanecheck bench --sweep, each with
+        the seconds that a peer may take to tune for it.
+        """
+        return [{"m": m, "n": 64, "k": 256, "out": "fp32"} for m in (1, 16)]
+
+    def traffic(self, params):
+        """Bytes that one launch must move: each input, packed tensor and output once."""
+        moved = [each for each in self.tensors(params) if each.role != "source"]
+        return sum(each.span * each.item.itemsize for each in moved)
+
     # If your kernel declares its order of additions, predict(), order(), resized(), exposed() and finish()
     # of lanecheck.subject.Subject turn it into exact bits, an error bound, batch invariance, and a verdict
     # of its own for another order. landmarks() names cases that chance would not draw.

@@ -53,7 +53,7 @@ def test_a_path_that_exists_wins(checkout):
         ("nope", REFERENCE, "nope is neither a folder nor a git revision of"),
         ("--all", REFERENCE, "--all is neither a folder nor a git revision of"),
         ("matrix.yaml", REFERENCE, "matrix.yaml is a file: name a git revision, or a folder"),
-        ("HEAD", "lanecheck.template:SUBJECT", "outside the checkout"),
+        ("HEAD", "lanecheck.template:SUBJECT", "which no revision of the checkout"),
         ("HEAD", "nope:SUBJECT", "cannot find 'nope'"),
     ],
 )

@@ -428,6 +428,9 @@ def test_the_template_works_before_a_line_is_changed(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert re.search(r"200 cases( \(\d+ blind\))?, 0 failing", done.stdout)
+    subject = f"{given}:SUBJECT"
+    done = run("compare", ".", ".", "--device", "host", "--subject", subject)
+    assert done.returncode == 0 and "SAME: same machine code" in done.stdout, done
 
     text = (tmp_path / given).read_text()
     (tmp_path / given).write_text(text.replace("x @ w.T", "x @ w.T * 2"))

@@ -218,7 +218,7 @@ COMMANDS = (compare, power)
 
 def _root(path: Path | None, subject: str | None) -> Path:
     """The checkout whose revisions are compared: the matrix's; of a subject's file that lies elsewhere, its
-    own, or its folder if git knows none.
+    own; if git knows none, this folder or the file's.
 
     Raises:
         BadInput: if there is no matrix, and no such file either.
@@ -232,7 +232,8 @@ def _root(path: Path | None, subject: str | None) -> Path:
         if file is None:
             raise
     top = git(file.parent, "rev-parse", "--show-toplevel")
-    return Path(top) if top else file.parent
+    here = Path.cwd()
+    return Path(top) if top else here if file.is_relative_to(here) else file.parent
 
 
 def _read(path: Path) -> PairingRecord:

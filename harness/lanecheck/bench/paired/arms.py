@@ -96,7 +96,7 @@ def _home(reference: str, root: Path) -> Path:
     folder = origin.parents[1] if found.submodule_search_locations else origin.parent
     if not folder.is_relative_to(root.resolve()):
         raise BadInput(
-            f"'{top}' is a copy installed in {folder}, which no revision of the checkout {root} changes: "
+            f"'{top}' is imported from {folder}, which no revision of the checkout {root} changes: "
             "pip install -e the checkout's own"
         )
     return folder.relative_to(root.resolve())
