@@ -18,7 +18,7 @@ from lanecheck.bench.asking import Asking
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.device import cuda_torch, described
 from lanecheck.bench.peers import Product, Unavailable, gemlite
-from lanecheck.bench.plan import Workload
+from lanecheck.bench.plan import Shape, Workload
 from lanecheck.executor import deaf, pool_of
 from lanecheck.gpu import Gpu
 from lanecheck.subject import Params, load
@@ -37,7 +37,7 @@ def compile_ahead(
     reference: str,
     gpus: Sequence[Gpu],
     memory_bytes: int,
-    shapes: Sequence[tuple[Params, float]],
+    shapes: Sequence[Shape],
     seed: int,
 ) -> None:
     """Compile what the peers need that are asked over these shapes, if these are not :data:`FEW`.
@@ -47,7 +47,6 @@ def compile_ahead(
     Args:
         reference: the subject, ``module:ATTRIBUTE``.
         memory_bytes: of each GPU.
-        shapes: each with the seconds that a peer may take to tune for it.
     """
     compiling = worthwhile(shapes)
     if not compiling:
@@ -65,7 +64,7 @@ def compile_ahead(
         wait(asked)
 
 
-def worthwhile(shapes: Sequence[tuple[Params, float]]) -> list[tuple[Params, float]]:
+def worthwhile(shapes: Sequence[Shape]) -> list[Shape]:
     """The shapes that a peer compiles for, if these are not :data:`FEW`."""
     found = [shape for shape in shapes if cost.compiling(shape[1])]
     return found if len(found) >= FEW else []

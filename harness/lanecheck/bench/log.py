@@ -14,6 +14,7 @@ from lanecheck.bench.asking import Asking
 from lanecheck.bench.journal import Kind
 from lanecheck.bench.machine import Environment
 from lanecheck.bench.model import Row
+from lanecheck.bench.plan import Shape
 from lanecheck.bench.strict import Strict
 from lanecheck.build import tree
 from lanecheck.executor import ORACLE
@@ -66,15 +67,9 @@ def shape(params: Params) -> str:
     return str(dict(params))
 
 
-def usable(
-    entries: Iterable[RowEntry], shapes: Sequence[tuple[Params, float]]
-) -> dict[str, RowEntry]:
+def usable(entries: Iterable[RowEntry], shapes: Sequence[Shape]) -> dict[str, RowEntry]:
     """What a run over these shapes may use again, by :func:`shape`: of each, the latest entry for which every
-    peer was asked that the run would ask.
-
-    Args:
-        shapes: each with the seconds that a peer may take to tune for it.
-    """
+    peer was asked that the run would ask."""
     wanted = {shape(params): {*Asking(patience).names} for params, patience in shapes}
     named = ((shape(entry.row.params), entry) for entry in entries)
     return {

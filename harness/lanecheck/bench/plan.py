@@ -21,6 +21,10 @@ MOVED = ("input", "packed", "output")
 """Roles of the tensors that a launch must read or write."""
 
 
+Shape = tuple[Params, float]
+"""A shape with its configuration, and the seconds of the GPU that a peer may take to tune for it."""
+
+
 class BenchSubject(Subject, Protocol):
     """A subject that says what of it is worth timing.
 
@@ -51,16 +55,15 @@ def benchable(subject: Any, *methods: str) -> BenchSubject:
     return found
 
 
-def swept(subject: BenchSubject) -> list[tuple[Params, float]]:
-    """What the subject's ``sweep_params()`` says: every shape worth timing now and then, and the seconds
-    of the GPU that a peer may take to tune for it.
+def swept(subject: BenchSubject) -> list[Shape]:
+    """What the subject's ``sweep_params()`` says: every shape worth timing now and then.
 
     Raises:
         BadInput: if it says nothing.
     """
     if not hasattr(subject, "sweep_params"):
         raise BadInput(f"subject '{subject.name}' has no sweep_params(): run without --sweep")
-    found: list[tuple[Params, float]] = subject.sweep_params()
+    found: list[Shape] = subject.sweep_params()
     return found
 
 

@@ -20,7 +20,7 @@ from lanecheck.bench.judgement import Judgement
 from lanecheck.bench.log import LOG, RowEntry, headed, lasting, shape, usable
 from lanecheck.bench.machine import Environment
 from lanecheck.bench.model import BenchRecord, Row, Traffic
-from lanecheck.bench.plan import FORMULA, benchable, case
+from lanecheck.bench.plan import FORMULA, Shape, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import ORACLE, deaf, pool_of
@@ -39,7 +39,7 @@ def run(
     reference: str,
     library: Path,
     gpus: Sequence[Gpu],
-    shapes: Sequence[tuple[Params, float]],
+    shapes: Sequence[Shape],
     *,
     rounds: int = ROUNDS,
     seed: int = 0,
@@ -54,7 +54,6 @@ def run(
         library: its library, built for these GPUs.
         gpus: of one kind, :func:`~lanecheck.gpu.reserved` by the caller; each takes the next shape, and all
             contenders of a shape run on the same one.
-        shapes: each with its configuration, and the seconds that a peer may take to tune for it.
         rounds: samples of every contender.
         seed: of values, and of the order of contenders.
         log: of every row that lasts; a run that was cut goes on from those for which no fewer peers were
@@ -137,7 +136,7 @@ class _Asked:
 def _answers(
     pools: Sequence[ProcessPool],
     bench: Bench,
-    shapes: Sequence[tuple[Params, float]],
+    shapes: Sequence[Shape],
     here: Environment,
 ) -> Iterator[RowEntry]:
     """Rows as they are done; a GPU takes the next shape when it is free.

@@ -17,7 +17,7 @@ from lanecheck.bench import ahead, cost, ncu
 from lanecheck.bench.asking import Asking
 from lanecheck.bench.log import LOG, RowEntry, headed, shape, usable
 from lanecheck.bench.model import BenchRecord
-from lanecheck.bench.plan import BenchSubject, benchable, swept
+from lanecheck.bench.plan import BenchSubject, Shape, benchable, swept
 from lanecheck.bench.run import ROUNDS
 from lanecheck.bench.run import run as run_bench
 from lanecheck.bench.table import render, render_profiled
@@ -49,8 +49,6 @@ from lanecheck.subject import Params, load, title
 from lanecheck.terminal import Progressing
 
 LOGS = Path(".lanecheck") / "bench"
-Shape = tuple[Params, float]
-"""A shape, and the seconds of the GPU that a peer may take to tune for it."""
 
 
 def bench(
