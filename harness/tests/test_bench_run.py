@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import math
 import os
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from test_bench_doubts import L2, PARAMS, ROUNDS, Device, OnDevice
 
 from lanecheck import gpu
 from lanecheck.bench import asking, log, race, run, worker
+from lanecheck.bench.asking import Asking
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.model import BenchRecord, Row
 from lanecheck.bench.peers import PEERS, Peer, Unavailable
@@ -323,6 +325,17 @@ def test_a_peer_after_whose_code_the_device_fails_is_to_blame(
     expected = "it ended the process: CUDA error: an illegal access"
     assert reasons(row)["Triton"] == expected and machine.pool.exits == 1
     assert expected not in [why for name, why in reasons(row).items() if name != "Triton"]
+
+
+def test_a_name_that_no_peer_has_blames_them_all(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    trust = asking.Trust()
+    for said in ("", "gem"):  # cut while it was written
+        note.write_text(said)
+        fewer = trust.after(Asking(math.inf, note=note), "killed")
+        assert fewer and not fewer.peers
+        assert {*fewer.refused.values()} == {"an attempt with peers failed: killed"}
+    assert trust.after(fewer, "killed") is None
 
 
 def test_who_was_at_work_over_an_earlier_shape_is_not_to_blame_for_a_later_one(

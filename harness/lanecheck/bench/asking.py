@@ -66,8 +66,9 @@ class Asking:
 
     @property
     def culprit(self) -> str:
-        """The name of the peer that was at work when its process ended; empty if none was."""
-        return self.note.read_text()
+        """The name of the peer that was at work when its process ended; empty if none was that is asked."""
+        found = self.note.read_text()
+        return found if found in self.names else ""
 
 
 class Trust:
