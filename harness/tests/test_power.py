@@ -170,7 +170,7 @@ def test_where_only_controls_alarm_no_config_is_named() -> None:
     for each in (two, five):
         assert each.verdicts[Verdict.INSUFFICIENT].count > 0
         assert each.missed == {"a": 0, "b": 0, "c": 0}
-        assert each.hardest is None and hardest(each) == ""
+        assert each.hardest is None and hardest(each) == "none is missed"
 
 
 def test_the_share_that_is_found_of_the_hardest_config_leaves_alarms_out() -> None:
