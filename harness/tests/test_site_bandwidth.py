@@ -103,7 +103,7 @@ def test_the_newest_row_of_the_newest_source_counts_over_several_reports():
         report(bench=record(row(us=16)), day=2),
         report(bench=record(row(m=2)), day=3),
     )
-    assert {(each.title, each.timing.subject.time_us.median) for each in found.rows} == {
+    assert {(each.title, each.counted.subject.time_us.median) for each in found.rows} == {
         ("M=1 N=256 K=64", 16),
         ("M=1 N=512 K=64", 10),
         ("M=2 N=256 K=64", 10),
@@ -114,7 +114,7 @@ def test_the_newest_row_of_the_newest_source_counts_over_several_reports():
 def test_a_row_with_more_peers_or_else_more_rounds_outlives_newer_ones_but_not_bad_news():
     def shown(*reports: Report) -> tuple[int, int]:
         (only,) = standing(*reports).rows
-        return (len(only.timing.peers), only.bench.rounds) if only.timing else (0, 0)
+        return (len(only.counted.peers), only.bench.rounds) if only.counted else (0, 0)
 
     def day(number: int, *peers: str, rounds: int, **changes: Any) -> Report:
         bench = record(row(peers=[(peer, 20.0) for peer in peers], **changes))
@@ -225,7 +225,7 @@ def test_an_earlier_source_counts_only_where_the_newest_has_no_row_and_is_marked
         report(day=4),
     )
     found = standing(*reports)
-    times = {each.row.params["n"]: each.timing.subject.time_us.median for each in found.rows}
+    times = {each.row.params["n"]: each.counted.subject.time_us.median for each in found.rows}
     assert times == {256: 16, 512: 12.5}
     assert [each.row.params["n"] for each in found.stale] == [512]
     text, html = built(tmp_path, *reports)

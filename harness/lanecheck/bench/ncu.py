@@ -112,6 +112,10 @@ class Agreement:
         return (self.found.read_bytes + written) / self.row.traffic.bytes
 
     @property
+    def traffic_agrees(self) -> bool:
+        return _agrees(self.of_traffic)
+
+    @property
     def of_chain(self) -> float:
         return self.found.time_us.median / self.timing.subject.time_us.median
 
@@ -125,36 +129,37 @@ class Agreement:
     def time_agrees(self) -> bool:
         """Whether ncu's time lies between the chain's and that of a launch alone, or within the tolerance."""
         chain, alone = self.of_chain, self.of_alone
-        return agrees(chain) or (alone is not None and (chain > 1 > alone or agrees(alone)))
+        return _agrees(chain) or (alone is not None and (chain > 1 > alone or _agrees(alone)))
 
     @property
     def from_dram(self) -> float | None:
+        """What the chain reads from DRAM over what a launch alone does; None where nobody counted."""
         chain = self.found.chain_read_bytes
         alone = self.found.read_bytes  # none at all is a doubt of its own
         return chain / alone if chain is not None and alone else None
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether the chain reads so much of that, or nobody counted."""
+        return self.from_dram is None or self.from_dram >= COLD
 
     @property
     def doubts(self) -> list[str]:
         """What disagrees, in words."""
         name = title(self.row.params)
         found = []
-        if not agrees(self.of_traffic):
+        if not self.traffic_agrees:
             found.append(f"{name}: ncu counts {self.of_traffic:.3f} of the traffic's bytes")
         if not self.time_agrees:
             alone = "" if self.of_alone is None else f", {self.of_alone:.3f} of a launch's alone"
             found.append(f"{name}: ncu's time is {self.of_chain:.3f} of the cold chain's{alone}")
-        if self.from_dram is not None and not cold(self.from_dram):
+        if not self.is_cold:
             share = f"{self.from_dram:.3f} of what a launch alone reads"
             found.append(f"{name}: the timed chain is warm: {share} comes from DRAM")
         return found
 
 
-def cold(share: float) -> bool:
-    """Whether a chain that reads this share of its traffic from DRAM is cold."""
-    return share >= COLD
-
-
-def agrees(ratio: float) -> bool:
+def _agrees(ratio: float) -> bool:
     """Whether two figures of this ratio agree."""
     return abs(ratio - 1) <= TOLERANCE
 

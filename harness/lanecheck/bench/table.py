@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lanecheck.bench.model import BenchRecord, Row, Timing
-from lanecheck.bench.ncu import COLD, TOLERANCE, agreements, agrees, cold
+from lanecheck.bench.ncu import COLD, TOLERANCE, agreements
 from lanecheck.bench.rig import COLD_SINGLE
 from lanecheck.bench.spread import Spread
 from lanecheck.subject import title
@@ -103,13 +103,11 @@ def render_profiled(record: BenchRecord) -> Table:
         table.add_row(
             *(str(found.params.get(axis, "")) for axis in axes),
             f"{(found.read_bytes + found.written_bytes) / 1e6:.2f}",
-            _marked(f"{each.of_traffic:.4f}", agrees(each.of_traffic)),
+            _marked(f"{each.of_traffic:.4f}", each.traffic_agrees),
             rf"{time.median:.2f} \[{time.q1:.2f}, {time.q3:.2f}]",
             _marked(f"{each.of_chain:.4f}", each.time_agrees),
             "–" if each.of_alone is None else f"{each.of_alone:.4f}",
-            "–"
-            if each.from_dram is None
-            else _marked(f"{each.from_dram:.1%}", cold(each.from_dram)),
+            "–" if each.from_dram is None else _marked(f"{each.from_dram:.1%}", each.is_cold),
         )
     return table
 

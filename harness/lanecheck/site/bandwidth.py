@@ -63,7 +63,7 @@ class Shown:
     stale: bool = False
 
     @property
-    def timing(self) -> Timing | None:
+    def counted(self) -> Timing | None:
         """None if void."""
         return self.row.counted
 
@@ -97,7 +97,7 @@ class Shown:
     @property
     def best(self) -> Best | None:
         """None if void, or if no peer took part."""
-        fastest = self.timing.fastest if self.timing else None
+        fastest = self.counted.fastest if self.counted else None
         return Best(*fastest) if fastest else None
 
 
@@ -188,7 +188,7 @@ class Standing:
 
     @property
     def timed(self) -> list[Timing]:
-        return [shown.timing for shown in self.rows if shown.timing]
+        return [shown.counted for shown in self.rows if shown.counted]
 
     @property
     def shares(self) -> list[float]:
@@ -277,10 +277,10 @@ def _better(old: Shown, new: Shown) -> bool:
     """Whether an older row of the same parameters says more."""
     if old.stale != new.stale:
         return new.stale
-    if old.stale or not (old.timing and new.timing):
+    if old.stale or not (old.counted and new.counted):
         return False
-    peers, rounds = len(new.timing.peers), new.bench.rounds
-    return (len(old.timing.peers), old.bench.rounds) > (peers, rounds)
+    peers, rounds = len(new.counted.peers), new.bench.rounds
+    return (len(old.counted.peers), old.bench.rounds) > (peers, rounds)
 
 
 def _standing(gpu: str, rows: list[Shown], asked: set[tuple[int, ...]]) -> Standing:
@@ -313,7 +313,7 @@ def _tokens(
 ) -> Tokens:
     here = {at: shown for at, shown in cells.items() if at[0] == m}
     wanted = {at for at in asked if at[0] == m}
-    timed = [shown.timing for shown in here.values() if shown.timing]
+    timed = [shown.counted for shown in here.values() if shown.counted]
     capped = [said for shown in here.values() if (said := shown.power_capped) is not None]
     times: dict[str, list[float]] = {}
     for timing in timed:
@@ -341,7 +341,7 @@ def _tokens(
 def _peers(rows: Iterable[Shown]) -> list[str]:
     """Every peer that took part or could not, in the order in which the records name them."""
     names: dict[str, None] = {}
-    for timing in (shown.timing for shown in rows if shown.timing):
+    for timing in (shown.counted for shown in rows if shown.counted):
         names |= dict.fromkeys(timing.speedup)
         names |= dict.fromkeys(each.name for each in timing.absent_peers)
     return list(names)
@@ -351,7 +351,7 @@ def _peer(name: str, short: str, rows: Sequence[Shown]) -> Peer:
     raced: list[tuple[Shown, Spread]] = []
     reasons: list[str] = []
     for shown in rows:
-        if timing := shown.timing:
+        if timing := shown.counted:
             if name in timing.speedup:
                 raced.append((shown, timing.speedup[name]))
                 continue

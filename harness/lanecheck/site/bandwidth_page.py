@@ -112,7 +112,7 @@ def config(standing: Standing, shown: Shown) -> str:
 
 def times(standing: Standing, shown: Shown) -> str:
     """What a cell leaves out: the spread, the times, where and when."""
-    timing = shown.timing
+    timing = shown.counted
     if timing is None:
         return shown.row.void or ""
     share, own = timing.share_of_ceiling, timing.subject
@@ -136,7 +136,7 @@ def times(standing: Standing, shown: Shown) -> str:
 
 def peers_of(shown: Shown) -> str:
     """Every peer's ratio, the best first."""
-    timing = shown.timing
+    timing = shown.counted
     if timing is None:
         return ""
     order = sorted(timing.speedup.items(), key=lambda item: item[1].median)
@@ -144,7 +144,7 @@ def peers_of(shown: Shown) -> str:
 
 
 def _point(shown: Shown) -> chart.Point | None:
-    timing = shown.timing
+    timing = shown.counted
     if timing is None:
         return None
     share = timing.share_of_ceiling.median
