@@ -47,7 +47,7 @@ from lanecheck.bench.model import Row, Timing
 from lanecheck.bench.plan import Workload, lay_out
 from lanecheck.bench.race import MODE_ROUNDS, Contender, HeldBack, Rivals, row
 from lanecheck.bench.rig import COLD_SINGLE, WARM_CHAIN, Rig
-from lanecheck.bench.timing import Chain, Launch, event_timer, turns
+from lanecheck.bench.timing import GRAPH_LAUNCHES, Chain, Launch, Sample, event_timer, turns
 from lanecheck.subject import Bits, Buffer, Draw, Params, Subject, Tensor
 from lanecheck.subject import Product as MatrixProduct
 from lanecheck.trial import Target
@@ -691,6 +691,26 @@ def test_modes_are_recorded_apart_each_with_its_method() -> None:
     methods = {mode.name: mode.detail for mode in large.modes} | {"main": large.method}
     assert set(methods) == {COLD_SINGLE, WARM_CHAIN, "main"} and len(set(methods.values())) == 3
     assert large.copy_ceiling is not None and large.copy_ceiling.name == "copy"
+
+
+def test_a_single_launch_comes_after_a_cold_chain_and_a_warm_chain_is_of_one_copy() -> None:
+    chains: list[list[Launch]] = []
+    singles: list[tuple[int, Launch]] = []
+
+    class Recording(HostRig):
+        def chain(self, launches: Sequence[Launch], turns: int | None = None) -> HostChain:
+            chains.append([*launches])
+            return super().chain(launches, turns)
+
+        def single(self, before: HostChain, launch: Launch) -> Sample:
+            singles.append((len({*before._launches}), launch))
+            return super().single(before, launch)
+
+    timing = bench(Gemv(), Recording(None, "9.0", 1 << 20)).timing
+    assert timing is not None and timing.copies > 1
+    ((copies, launch),) = singles
+    assert copies == timing.copies
+    assert [each for each in chains if len({*each}) == 1] == [[launch] * GRAPH_LAUNCHES]
 
 
 def test_a_record_may_not_hide_its_doubts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lanecheck.bench.paired import power
-from lanecheck.bench.paired.gate import ALPHA, MARGIN, VERDICTS, Floats, Verdict
+from lanecheck.bench.paired.gate import (
+    ALPHA,
+    MARGIN,
+    VERDICTS,
+    Floats,
+    SignedRank,
+    Verdict,
+    decide,
+)
 from lanecheck.bench.paired.power import SLOW_DOWNS, lognormal, noise, recorded, simulate
 from lanecheck.bench.paired.rates import Rate, Simulated, percent
 from lanecheck.bench.paired.table import hardest
@@ -50,6 +59,21 @@ def test_quiet_processes_show_that_identical_code_is_the_same() -> None:
     found = rates(lognormal(0.002, 1, PAIRS, RUNS, rng()), rng())
     assert found[0.0][Verdict.SAME].low >= 0.95
     assert found[0.01][Verdict.SLOW].low >= 0.95
+
+
+def test_a_coin_deals_all_configs_of_a_pair_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ran in the same two processes: what is common to these is common to all verdicts."""
+    effects: list[Floats] = []
+
+    def decided(change: SignedRank, *given: Any) -> Any:
+        effects.append(change.effect)
+        return decide(change, *given)
+
+    monkeypatch.setattr(power, "decide", decided)
+    one = lognormal(0.006, 1, PAIRS, 50, rng())
+    power.counts(np.repeat(one, 3, axis=1), rng())
+    identical = effects[SLOW_DOWNS.index(0.0)]
+    assert (identical == identical[:, :1]).all() and len({*identical[:, 0]}) == 50
 
 
 def test_without_a_margin_the_level_is_that_of_the_exact_test() -> None:
