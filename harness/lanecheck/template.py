@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lanecheck.bench.plan import MOVED, held_bytes
 from lanecheck.errors import BadInput
 from lanecheck.subject import Product, Subject, Tensor
 from lanecheck.values import real_values, rounded_bits
@@ -87,8 +88,7 @@ class MyKernel(Subject):
 
     def traffic(self, params):
         """Bytes that one launch must move: each input, packed tensor and output once."""
-        moved = [each for each in self.tensors(params) if each.role != "source"]
-        return sum(each.span * each.item.itemsize for each in moved)
+        return sum(held_bytes(each) for each in self.tensors(params) if each.role in MOVED)
 
     # If your kernel declares its order of additions, predict(), order(), resized(), exposed() and finish()
     # of lanecheck.subject.Subject turn it into exact bits, an error bound, batch invariance, and a verdict

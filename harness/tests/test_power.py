@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lanecheck.bench.paired import power
-from lanecheck.bench.paired.gate import (
-    ALPHA,
-    MARGIN,
-    VERDICTS,
-    Floats,
-    SignedRank,
-    Verdict,
-    decide,
-)
+from lanecheck.bench.paired.gate import ALPHA, MARGIN, VERDICTS, Floats, Verdict
 from lanecheck.bench.paired.power import SLOW_DOWNS, lognormal, noise, recorded, simulate
 from lanecheck.bench.paired.rates import Rate, Simulated, percent
 from lanecheck.bench.paired.table import hardest
@@ -64,8 +56,9 @@ def test_quiet_processes_show_that_identical_code_is_the_same() -> None:
 def test_a_coin_deals_all_configs_of_a_pair_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """They ran in the same two processes: what is common to these is common to all verdicts."""
     effects: list[Floats] = []
+    decide = power.decide
 
-    def decided(change: SignedRank, *given: Any) -> Any:
+    def decided(change: Any, *given: Any) -> Any:
         effects.append(change.effect)
         return decide(change, *given)
 

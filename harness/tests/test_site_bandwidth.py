@@ -153,10 +153,7 @@ def test_times_that_are_not_steady_and_the_peers_that_took_part_are_counted(tmp_
     )
     lines = [line for line in sheet(tmp_path) if line["role"] == "subject"]
     assert [line["unsteady"] for line in lines] == ["0", "1"]
-    assert [line["sustained"] for line in sheet(tmp_path) if line["role"] == "subject"] == [
-        "1.00000",
-        "1.03000",
-    ]
+    assert [line["sustained"] for line in lines] == ["1.00000", "1.03000"]
 
 
 def test_where_the_kernel_is_not_steady_it_is_said_how_the_best_peer_does_without_a_rest(tmp_path):

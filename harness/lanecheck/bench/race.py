@@ -225,19 +225,16 @@ def _entered(
         if refusal := asking.refusal(peer):
             yield Absent(name=peer.name, reason=refusal)
             continue
-        start = time.monotonic()
         with asking.at_work(peer):
             found = _ready(peer, product, copies)
             rig.settle()  # what its kernels did to the device is its fault, and none of who comes next
-        if isinstance(found, str):
-            yield Absent(name=peer.name, reason=found)
-        else:
-            yield Contender(peer.name, found, ready_s=time.monotonic() - start)
+        yield found
 
 
-def _ready(peer: Peer, product: Product, copies: int) -> Sequence[Launch] | str:
-    """Its launches, or why it cannot take part."""
+def _ready(peer: Peer, product: Product, copies: int) -> Contender | Absent:
+    start = time.monotonic()
     try:
-        return peer.launches(product, copies)
+        launches = peer.launches(product, copies)
     except Unavailable as reason:
-        return str(reason)
+        return Absent(name=peer.name, reason=str(reason))
+    return Contender(peer.name, launches, ready_s=time.monotonic() - start)

@@ -277,7 +277,7 @@ def _having(shapes: Sequence[Shape], values: Sequence[str]) -> list[Shape]:
         asked = [value.strip() for value in wanted.split(",")]
         if unknown := [value for value in asked if value not in has]:
             raise BadInput(f"--only {each}: no shape has {name}={unknown[0]}, but {', '.join(has)}")
-        found = [shape for shape in found if str(shape[0].get(name)) in asked]
+        found = [one for one in found if str(one[0].get(name)) in asked]
     if not found:
         raise BadInput(f"no shape has {' and '.join(values)}")
     return found

@@ -55,15 +55,9 @@ def source_record(root: Path, recipe: Recipe) -> SourceRecord:
 def elsewhere(root: Path, recipe: Recipe) -> bool:
     """Whether a kernel's source is no part of the git checkout at ``root``, like that of an installed copy:
     then its commit says nothing of it."""
-    listed = (
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-        str(recipe.root.resolve()),
-    )
-    return git(root, "rev-parse", "HEAD") is not None and not git(root, *listed)
+    listed = ["ls-files", "--cached", "--others", "--exclude-standard", "--"]
+    held = git(root, *listed, str(recipe.root.resolve()))
+    return not held and git(root, "rev-parse", "HEAD") is not None
 
 
 def _commands(recipe: Recipe) -> list[list[str]]:

@@ -27,8 +27,8 @@ def timing_code(package: Path) -> dict[str, str]:
         found |= new
         named = {each for file in new for each in _imported((package / file).read_bytes())}
         new = {file for file in named - found if (package / file).is_file()}
-    found |= {file.relative_to(package) for file in (package / _GATE).glob("*.py")}
-    found -= {_WORDS}
+    gate = {file.relative_to(package) for file in (package / _GATE).glob("*.py")}
+    found |= gate - {_WORDS}
     return digests(package, sorted(found))
 
 
