@@ -170,7 +170,7 @@ class CudaGraphClock:
     def chain(self, launches: Sequence[Launch], count: int | None = None) -> CudaGraphChain:
         """Whole turns over the launches, captured: so many, or as many as :func:`turns` says."""
         torch, stream = self._torch, self.stream
-        turns = rotation(launches, count)
+        captured = rotation(launches, count)
         stream.wait_stream(torch.cuda.current_stream())
         for launch in launches:  # loads modules, makes handles and workspaces
             self.enqueue(launch)
@@ -179,7 +179,7 @@ class CudaGraphClock:
         with torch.cuda.stream(stream):
             graph.capture_begin()
             try:
-                kept = [launch(stream.cuda_stream) for launch in turns]
+                kept = [launch(stream.cuda_stream) for launch in captured]
             except BaseException:
                 with suppress(Exception):  # of a capture that failed; the launch says why
                     graph.capture_end()
@@ -187,7 +187,7 @@ class CudaGraphClock:
             graph.capture_end()
             del kept
             graph.instantiate()
-        return CudaGraphChain(self, graph, turns)
+        return CudaGraphChain(self, graph, captured)
 
     def single(self, before: CudaGraphChain, launch: Launch) -> Sample:
         """One launch, enqueued while the device still works at the chain ``before``: so neither the host
@@ -224,9 +224,9 @@ class CudaGraphClock:
 class CudaGraphChain:
     """A :class:`Chain` in a CUDA graph; it owns its launches, and they the operands."""
 
-    def __init__(self, clock: CudaGraphClock, graph: Any, turns: Sequence[Launch]) -> None:
-        self._clock, self._graph, self._turns = clock, graph, turns
-        self.launches = len(turns)
+    def __init__(self, clock: CudaGraphClock, graph: Any, captured: Sequence[Launch]) -> None:
+        self._clock, self._graph, self._captured = clock, graph, captured
+        self.launches = len(captured)
 
     @property
     def handle(self) -> int:
