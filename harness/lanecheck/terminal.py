@@ -30,7 +30,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class Progressing:
-    """A :class:`~lanecheck.verify.Listener`: a line a step, and while it runs a bar on a terminal, or in a
+    """A :class:`~lanecheck.listener.Listener`: a line a step, and while it runs a bar on a terminal, or in a
     log now and then a line on standard error."""
 
     def __init__(self, out: Console) -> None:

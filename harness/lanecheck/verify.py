@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from lanecheck import gpu, native, simt
 from lanecheck.build import (
@@ -26,6 +25,7 @@ from lanecheck.errors import CannotRun
 from lanecheck.executor import Executor
 from lanecheck.faults import catalogue, scoreboard
 from lanecheck.inspect import Inspection, inspect
+from lanecheck.listener import Listener
 from lanecheck.matrix import Arch, Cell, Device, Matrix
 from lanecheck.real import judge_real
 from lanecheck.reports import model as m
@@ -50,19 +50,6 @@ from lanecheck.trial import Result, Target
 CHECKED_CASES = {"hooks": 300, "asan": 300}
 SILICON_CASES = 2000
 SUMMED_CASES = 4
-
-
-class Listener(Protocol):
-    """Is told how the run gets on."""
-
-    def stage(self, title: str, total: float | None = None) -> None:
-        """A step begins; ``total`` units of work are expected, if known."""
-
-    def advance(self, done: float, note: str = "") -> None:
-        """``done`` units of the current step are behind us."""
-
-    def end(self, summary: str, good: bool | None = True) -> None:
-        """The current step is over; None if it showed nothing."""
 
 
 @dataclass(frozen=True)

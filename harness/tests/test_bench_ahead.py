@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from listening import Heard
 
 from lanecheck.bench import ahead, asking, plan
 from lanecheck.bench.peers import Peer, Product, Unavailable, gemlite
@@ -76,21 +77,25 @@ def shapes(count: int, patience: float) -> list[tuple[Params, float]]:
 def test_every_shape_that_a_peer_compiles_for_is_asked_once_and_what_fails_is_left_to_the_race(
     pools: Pools,
 ) -> None:
-    patient = shapes(ahead.FEW, PATIENT)
-    ahead.compile_ahead("a:B", GPUS, 140 * GB, [*shapes(5, BUSY), *patient], 3)
+    patient, heard = shapes(ahead.FEW, PATIENT), Heard()
+    ahead.compile_ahead("a:B", GPUS, 140 * GB, [*shapes(5, BUSY), *patient], 3, heard)
     assert [given for _, given in pools.asked] == [("a:B", *shape, 3) for shape in patient]
     assert [gpu for gpu, _ in pools.asked] == ["GPU-0", "GPU-1"] * (ahead.FEW // 2)
+    assert heard.stages == [("compile", ahead.FEW)] and len(heard.notes) == ahead.FEW
+    failed = f"{ahead.FEW} failed, and compile in their races"
+    assert heard.said == [f"for the peers over {ahead.FEW} shapes; {failed}"]
 
 
 def test_few_shapes_compile_in_their_races(pools: Pools) -> None:
+    heard = Heard()
     ahead.compile_ahead(
-        "a:B", GPUS, 140 * GB, [*shapes(99, BUSY), *shapes(ahead.FEW - 1, PATIENT)], 0
+        "a:B", GPUS, 140 * GB, [*shapes(99, BUSY), *shapes(ahead.FEW - 1, PATIENT)], 0, heard
     )
-    assert not pools.workers
+    assert not pools.workers and not heard.stages
 
 
 def test_processes_share_the_cpus_of_the_machine(pools: Pools) -> None:
-    ahead.compile_ahead("a:B", GPUS, 1000 * GB, shapes(16, PATIENT), 0)
+    ahead.compile_ahead("a:B", GPUS, 1000 * GB, shapes(16, PATIENT), 0, Heard())
     assert pools.workers == {"GPU-0": 16, "GPU-1": 16}
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import test_bench
 import test_bench_doubts
+from listening import Heard
 from pebble import ProcessExpired
 from rich.console import Console
 from test_bench_doubts import L2, PARAMS, ROUNDS, Device, OnDevice
@@ -35,7 +36,7 @@ from lanecheck.bench.rig import WARM_CHAIN
 from lanecheck.bench.table import render
 from lanecheck.bench.timing import Launch
 from lanecheck.errors import BadInput, CannotRun
-from lanecheck.subject import Params
+from lanecheck.subject import Params, title
 from lanecheck.trial import Target
 
 device, hardly_a_rest = test_bench_doubts.device, test_bench_doubts.hardly_a_rest
@@ -75,7 +76,7 @@ class Machine:
         self,
         shapes: Sequence[Params] = (PARAMS,),
         rounds: int = ROUNDS,
-        on_row: Callable[[Row], None] = lambda row: None,
+        listener: Heard | None = None,
     ) -> BenchRecord:
         return run.run(
             "a:SUBJECT",
@@ -84,7 +85,7 @@ class Machine:
             [(params, 0.0) for params in shapes],
             rounds=rounds,
             log=self.log,
-            on_row=on_row,
+            listener=listener or Heard(),
         )
 
 
@@ -126,10 +127,11 @@ def machine(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_a_whole_run_makes_a_record(machine: Machine) -> None:
-    rows: list[Row] = []
-    record = machine.run(on_row=rows.append)
-    assert record.valid and record.rows == tuple(rows)
-    (only,) = rows
+    heard = Heard()
+    record = machine.run(listener=heard)
+    (only,) = record.rows
+    assert record.valid and heard.stages == [("bench", 1)]
+    assert heard.notes == [title(PARAMS)] and heard.said == ["1 shapes on GPU"]
     assert only.params == PARAMS and only.timing is not None
     assert only.unit == gpu.unit("GPU-1") and only.telemetry is not None
     assert only.timing.copies == 9 and only.timing.copy_ceiling is not None
@@ -143,19 +145,21 @@ def test_a_whole_run_makes_a_record(machine: Machine) -> None:
 
 def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(machine: Machine) -> None:
     shapes = [{**PARAMS, "m": m} for m in (1, 2, 3)]
-    seen: list[Any] = []
 
-    def cut(row: Row) -> None:
-        seen.append(row.params["m"])
-        if row.params["m"] == 2:
-            raise KeyboardInterrupt
+    class Cutting(Heard):
+        def advance(self, done: float, note: str = "") -> None:
+            super().advance(done, note)
+            if len(self.notes) == 2:
+                raise KeyboardInterrupt
 
+    cut, rest = Cutting(), Heard()
     with pytest.raises(KeyboardInterrupt):
-        machine.run(shapes, on_row=cut)
+        machine.run(shapes, listener=cut)
     whole = machine.log.read_bytes()
     machine.log.write_bytes(whole + b'{"seconds": 1, "row": {"par')  # and a line that was cut
-    record = machine.run(shapes, on_row=cut)
-    assert seen == [1, 2, 3]
+    record = machine.run(shapes, listener=rest)
+    assert [*cut.notes, *rest.notes] == [title(params) for params in shapes]
+    assert rest.stages == [("bench", 1)]
     assert [row.params for row in record.rows] == shapes
     with pytest.raises(BadInput, match=r"of another run \(another rounds\): name another --log"):
         machine.run(shapes, rounds=ROUNDS + 1)
@@ -371,7 +375,9 @@ def test_a_shape_without_an_end_or_memory_is_untimed_and_tried_again_by_the_next
 ) -> None:
     shapes = [{**PARAMS, "m": 1}, PARAMS]
     machine.pool.deaths = {1: ILLEGAL, 2: failure}
-    record = machine.run(shapes)
+    heard = Heard()
+    record = machine.run(shapes, listener=heard)
+    assert heard.good == [None]
     first, second = record.rows
     assert first.void == first.untimed == evidence and first.correctness == ()
     assert first.unsettled and not first.disproven and not record.valid
@@ -391,9 +397,10 @@ def test_a_shape_that_fails_without_peers_too_is_void_and_tried_again_by_the_nex
     machine: Machine, failure: Exception, evidence: str, exits: int
 ) -> None:
     shapes = [{**PARAMS, "m": 1}, PARAMS]
+    heard = Heard()
     machine.pool.deaths = {1: failure, 2: failure}
-    first, second = machine.run(shapes).rows
-    assert first.timing is None and first.disproven
+    first, second = machine.run(shapes, listener=heard).rows
+    assert first.timing is None and first.disproven and heard.good == [False]
     assert first.void == f"not shown correct: process: fail: {evidence}"
     assert second.void is None and machine.pool.exits == exits
     assert machine.run(shapes).valid and machine.pool.shapes == 4

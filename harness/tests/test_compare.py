@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from listening import Heard
 from pydantic import ValidationError
 from small_kernel import cuda_toolchain
 from test_gate import pairs
@@ -150,30 +151,17 @@ def interrupt() -> Timed:
     raise KeyboardInterrupt
 
 
-class Silent:
-    """A listener that keeps what it is told at the end of each stage."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def stage(self, title: str, total: float | None = None) -> None: ...
-    def advance(self, done: float, note: str = "") -> None: ...
-
-    def end(self, summary: str, good: bool | None = True) -> None:
-        self.said.append(summary)
-
-
 def compare(
     processes: Scripted,
     folder: Path,
     force: bool = False,
     pairs: int = 12,
     seed: int | None = 0,
-    listener: Silent | None = None,
+    listener: Heard | None = None,
     place: Place = HOST,
 ) -> PairingRecord:
     found = ready(processes, pairs, seed, place)
-    return comparison.compare(found, processes, folder / "log.jsonl", listener or Silent(), force)
+    return comparison.compare(found, processes, folder / "log.jsonl", listener or Heard(), force)
 
 
 def ready(
@@ -385,7 +373,7 @@ def test_what_differs_is_said_in_words():
     ],
 )
 def test_a_process_that_does_not_count_is_repeated_and_said(event, reason, tmp_path):
-    said = Silent()
+    said = Heard()
     processes = Scripted(events={5: event, 6: event, 20: event})
     record = compare(processes, tmp_path, listener=said)
     assert record.verdict is Verdict.SAME
@@ -428,7 +416,7 @@ def test_a_cut_run_goes_on_where_it_stopped(tmp_path):
     for stop in (0, 13, 30):
         with pytest.raises(KeyboardInterrupt):
             compare(Scripted(slower=0.02, events={stop: interrupt}), tmp_path / f"{stop}")
-        rest, said = Scripted(slower=0.02), Silent()
+        rest, said = Scripted(slower=0.02), Heard()
         resumed = compare(rest, tmp_path / f"{stop}", listener=said)
         assert rest.judged == []
         assert len(rest.asked) == 48 - stop

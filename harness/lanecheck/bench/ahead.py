@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import wait
+from concurrent.futures import as_completed
 from contextlib import ExitStack, suppress
 from itertools import accumulate, cycle
 
@@ -21,6 +21,7 @@ from lanecheck.bench.peers import Product, Unavailable, gemlite
 from lanecheck.bench.plan import Shape, Workload
 from lanecheck.executor import deaf, pool_of
 from lanecheck.gpu import Gpu
+from lanecheck.listener import Listener
 from lanecheck.subject import Params, load
 
 FEW = 8
@@ -39,6 +40,7 @@ def compile_ahead(
     memory_bytes: int,
     shapes: Sequence[Shape],
     seed: int,
+    listener: Listener,
 ) -> None:
     """Compile what the peers need that are asked over these shapes, if these are not :data:`FEW`.
 
@@ -61,7 +63,12 @@ def compile_ahead(
                 pool.schedule(prepare, (reference, *shape, seed), timeout=TIME_LIMIT)
                 for pool, shape in zip(cycle(pools), compiling)
             ]
-        wait(asked)
+        listener.stage("compile", len(asked))
+        for done, _ in enumerate(as_completed(asked), 1):
+            listener.advance(done)
+    failed = sum(each.exception() is not None for each in asked)
+    rest = f"; {failed} failed, and compile in their races" if failed else ""
+    listener.end(f"for the peers over {len(asked)} shapes{rest}", None if failed else True)
 
 
 def worthwhile(shapes: Sequence[Shape]) -> list[Shape]:

@@ -25,8 +25,9 @@ from lanecheck.bench.worker import Bench, benchmark, environment
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import ORACLE, deaf, pool_of
 from lanecheck.gpu import Gpu
+from lanecheck.listener import Listener
 from lanecheck.memory import STICKY
-from lanecheck.subject import Params, load
+from lanecheck.subject import Params, load, title
 from lanecheck.toolchain import Toolchain
 from lanecheck.verdict import Outcome
 
@@ -45,7 +46,7 @@ def run(
     seed: int = 0,
     log: Path,
     toolchain: Toolchain | None = None,
-    on_row: Callable[[Row], None] = lambda row: None,
+    listener: Listener,
 ) -> BenchRecord:
     """Benchmark a subject.
 
@@ -59,7 +60,6 @@ def run(
         log: of every row that lasts; a run that was cut goes on from those for which no fewer peers were
             asked, and tries the others again.
         toolchain: compiles the read ceiling.
-        on_row: called with each row as it is done.
 
     Raises:
         CannotRun: if torch sees no CUDA device here, or the GPUs differ.
@@ -73,13 +73,14 @@ def run(
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")
         rows = {name: entry.row for name, entry in usable(journal.entries, shapes).items()}
         left = [each for each in shapes if shape(each[0]) not in rows]
-        compile_ahead(reference, gpus, here.memory_bytes, left, seed)
-        for entry in _answers(pools, bench, left, here):
+        compile_ahead(reference, gpus, here.memory_bytes, left, seed, listener)
+        listener.stage("bench", len(left))
+        for done, entry in enumerate(_answers(pools, bench, left, here), 1):
             if lasting(entry.row):
                 journal.append(entry)
             rows[shape(entry.row.params)] = entry.row
-            on_row(entry.row)
-    return BenchRecord(
+            listener.advance(done, title(entry.row.params))
+    record = BenchRecord(
         subject=header.subject,
         library_sha256=header.library_sha256,
         seed=seed,
@@ -89,6 +90,9 @@ def run(
         benchmark=header.benchmark,
         versions=header.versions,
     )
+    good = False if any(row.disproven for row in record.rows) else record.valid or None
+    listener.end(f"{len(record.rows)} shapes on {here.gpu}", good)
+    return record
 
 
 @contextmanager

@@ -125,8 +125,6 @@ def bench(
         for each in gpus:
             stack.enter_context(gpu.reserved(gpu.unit(each.uuid), each.name, "bench"))
         with Progressing(out) as listener:
-            listener.stage("bench", len(shapes))
-            rows = count(1)
             done = run_bench(
                 reference,
                 library.path,
@@ -136,10 +134,8 @@ def bench(
                 seed=seed,
                 log=log,
                 toolchain=tools,
-                on_row=lambda row: listener.advance(next(rows), title(row.params)),
+                listener=listener,
             )
-            good = False if any(row.disproven for row in done.rows) else done.valid or None
-            listener.end(f"{len(done.rows)} shapes on {done.environment.gpu}", good)
         out.print(render(done))
         if program:
             done = _profiled(program, reference, library.path, gpus, done)
