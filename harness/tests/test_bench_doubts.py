@@ -569,6 +569,8 @@ def test_the_cost_follows_size_and_rounds_and_the_log_corrects_the_rule() -> Non
     assert patient - compiled == pytest.approx(cost.compiling(10)) and compiled > few
     many_cpus, few_cpus = (cost.ahead([10.0] * 8 + [0.0], cpus) for cpus in (16, 4))
     assert few_cpus - many_cpus == pytest.approx(8 * cost.compiling(10) * (1 / 4 - 1 / 16))
+    slow, many = cost.seconds(2**25, 1000, 300.0, patience=10), cost.limit(2**25, 1000, 10)
+    assert many > cost.SLACK_S + slow  # of an L4; many rounds are no hang
     assert cost.estimate([10.0, 20.0], []) == 30.0
     assert cost.estimate([10.0, 20.0], [(10.0, 5.0), (8.0, 4.0), (1.0, 9.0)]) == 15.0
 

@@ -29,6 +29,7 @@ from lanecheck.bench.peers import (
     Unavailable,
     cublaslt,
     gemlite,
+    tinygemm,
     tuning,
     versions,
 )
@@ -453,16 +454,6 @@ def test_a_library_for_gpus_does_not_run_on_a_cpu(name: str, libraries: None) ->
     ("name", "shape", "expected"),
     [
         ("gemlite", (1, 16, 48), "it needs K to be a multiple of 32, not 48"),
-        (
-            "tinygemm",
-            (1, 24, 64),
-            "it needs N to be a multiple of 16 and K of 64, not 24 and 64",
-        ),
-        (
-            "tinygemm",
-            (1, 16, 96),
-            "it needs N to be a multiple of 16 and K of 64, not 16 and 96",
-        ),
         ("tinygemm", (1, 16, 64), "it needs compute capability 9.0, this GPU has 8.6"),
         ("Triton", (65, 16, 64), "it is written for 1 to 64 tokens, not 65"),
     ],
@@ -783,6 +774,50 @@ def test_gemlite_takes_part_with_the_kernels_that_run(core: Callable[[str], Geml
     used = core("GEMV_SPLITK")
     assert len(BY_NAME["gemlite"].launches(product(1), 3)) == 3
     assert set(used.ran) == {3}
+
+
+# tinygemm -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flashinfer(libraries: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """flashinfer, on a GPU that it knows, of a given ``tinygemm_bf16``."""
+    monkeypatch.setattr(tinygemm, "on_gpu", lambda copies: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    module = sys.modules["flashinfer.gemm"]
+    return lambda multiply: monkeypatch.setattr(module, "tinygemm_bf16", multiply, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "ran"), [("", {"zeros", "none"}), ("none", {"zeros"}), ("zeros", {"none"})]
+)
+def test_tinygemm_takes_part_with_a_bias_of_zeros_or_without_whichever_runs(
+    lacking: str, ran: set[str], flashinfer: Callable[[Any], None]
+) -> None:
+    seen = set()
+
+    def multiply(x: Any, w: Any, out: Any, bias: Any) -> None:
+        kind = "none" if bias is None else "zeros"
+        if kind == lacking:
+            raise ValueError("no program for this shape")
+        assert bias is None or (bias.shape == w.shape[:1] and not bias.any())
+        seen.add(kind)
+        out[:] = x @ w.T
+
+    flashinfer(multiply)
+    assert len(BY_NAME["tinygemm"].launches(product(), 3)) == 3
+    assert seen == ran
+
+
+def test_a_shape_that_tinygemm_refuses_is_named_in_its_words(
+    flashinfer: Callable[[Any], None],
+) -> None:
+    def multiply(x: Any, w: Any, out: Any, bias: Any) -> None:
+        raise ValueError("output_features (24) must be a multiple of 16\nand more")
+
+    flashinfer(multiply)
+    expected = "it fails: ValueError: output_features (24) must be a multiple of 16"
+    assert reason(BY_NAME["tinygemm"]) == expected
 
 
 # Triton ---------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from rich.console import Console
 from test_bench_doubts import L2, PARAMS, ROUNDS, Device, OnDevice
 
 from lanecheck import gpu
-from lanecheck.bench import asking, log, race, run, worker
+from lanecheck.bench import asking, cost, log, race, run, worker
 from lanecheck.bench.asking import Asking
 from lanecheck.bench.cuda_rig import CudaRig
 from lanecheck.bench.model import BenchRecord, Row
@@ -40,6 +40,10 @@ from lanecheck.subject import Params, title
 from lanecheck.trial import Target
 
 device, hardly_a_rest = test_bench_doubts.device, test_bench_doubts.hardly_a_rest
+
+
+LIMIT = cost.limit(OnDevice().traffic(PARAMS), ROUNDS, 0.0)
+LATE = f"no end within {LIMIT:.0f} s"
 
 
 class Inline:
@@ -55,6 +59,7 @@ class Inline:
             self.exits += 1
             return future
         self.shapes += bool(given)
+        assert timeout == pytest.approx(LIMIT if given else cost.SLACK_S, rel=1e-3)
         try:
             if given and self.shapes in self.deaths:
                 raise self.deaths[self.shapes]
@@ -235,7 +240,7 @@ FULL = RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
     ("failure", "evidence", "exits"),
     [
         (ProcessExpired("Abnormal termination", code=-11), "the process ended with -11", 0),
-        (TimeoutError(), "no end within 900 s", 0),
+        (TimeoutError(), LATE, 0),
         (ILLEGAL, "CUDA error: an illegal access", 1),
         (FULL, str(FULL), 1),
     ],
@@ -289,11 +294,18 @@ def reasons(row: Row) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("death", "evidence"),
-    [(SEGFAULT, "the process ended with -11"), (TimeoutError(), "no end within 900 s")],
+    ("death", "evidence", "deaths"),
+    [
+        (SEGFAULT, "the process ended with -11", asking.DEATHS),
+        (TimeoutError(), LATE, 1),
+    ],
 )
-def test_a_peer_that_ends_the_process_costs_itself_alone_and_at_last_is_not_asked(
-    machine: Machine, peers: dict[str, Callable[[], None]], death: Exception, evidence: str
+def test_a_peer_that_ends_the_process_costs_itself_alone_and_soon_is_not_asked(
+    machine: Machine,
+    peers: dict[str, Callable[[], None]],
+    death: Exception,
+    evidence: str,
+    deaths: int,
 ) -> None:
     def ends() -> None:
         raise death
@@ -302,15 +314,16 @@ def test_a_peer_that_ends_the_process_costs_itself_alone_and_at_last_is_not_aske
     machine.log.unlink()
     peers["cuBLASLt"] = ends
     machine.pool.shapes = 0
-    *first, third, fourth = machine.run(SHAPES).rows
-    for each in first:
+    rows = machine.run(SHAPES).rows
+    for each in rows[:deaths]:
         assert reasons(each) == {**slow, "cuBLASLt": f"it ended the process: {evidence}"}
-    said = f"it ended 2 processes before, the last one so: {evidence}"
-    assert reasons(third) == reasons(fourth) == {**slow, "cuBLASLt": said}
-    assert machine.pool.shapes == 4 + asking.DEATHS and machine.pool.exits == 0
+    for each in rows[deaths:]:
+        said = f"it ended a process over an earlier shape: {evidence}"
+        assert reasons(each) == {**slow, "cuBLASLt": said}
+    assert machine.pool.shapes == 4 + deaths and machine.pool.exits == 0
     peers.clear()  # it is mended, and the next run asks it again
     assert [reasons(each) for each in machine.run(SHAPES).rows] == [slow] * 4
-    assert machine.pool.shapes == 4 + asking.DEATHS + 4
+    assert machine.pool.shapes == 4 + deaths + 4
 
 
 def test_a_peer_after_whose_code_the_device_fails_is_to_blame(
@@ -361,7 +374,7 @@ def test_who_was_at_work_over_an_earlier_shape_is_not_to_blame_for_a_later_one(
 @pytest.mark.parametrize(
     ("failure", "evidence"),
     [
-        (TimeoutError(), "no end within 900 s"),
+        (TimeoutError(), LATE),
         (FULL, str(FULL)),
         (MemoryError(), "MemoryError"),
         (

@@ -269,8 +269,11 @@ def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
         return future
 
     monkeypatch.setattr(run, "benchmark", benchmark)
+    monkeypatch.setattr(run, "load", lambda reference: None)
+    subject = SimpleNamespace(traffic=lambda params: 1)
+    monkeypatch.setattr(run, "benchable", lambda loaded: subject)
     pool: Any = SimpleNamespace(schedule=schedule)
-    bench: Any = None
+    bench: Any = SimpleNamespace(reference="a:SUBJECT", rounds=30)
     shapes = [(USUAL[0], float("inf"))]
     (entry,) = run._answers([pool], bench, shapes, here)
     assert entry.row.void is None and entry.row.timing and not usable([entry], shapes)

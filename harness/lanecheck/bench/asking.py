@@ -12,7 +12,8 @@ from pathlib import Path
 from lanecheck.bench.peers import PEERS, Peer
 
 DEATHS = 2
-"""Processes that a peer may end in a run before it is not asked any more. Each costs some 15 s of a GPU."""
+"""Processes that a peer may end in a run before it is not asked any more. Each costs some 15 s of a GPU. Of
+those that hang, minutes each, one is enough."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,12 @@ class Trust:
         """Whom it asks over another shape."""
         return Asking(patience, dict(self._lost), note)
 
-    def after(self, asking: Asking, evidence: str) -> Asking | None:
+    def after(self, asking: Asking, evidence: str, hung: bool = False) -> Asking | None:
         """Whom it asks over a shape again, after an attempt that ended the process; None if it asked none.
 
         Args:
             asking: of that attempt.
-            evidence: what ended it.
+            evidence: what ended it. hung: whether that was the limit of its time.
         """
         if not asking.peers:
             return None
@@ -95,6 +96,6 @@ class Trust:
         if not culprit:
             return asking.alone(f"an attempt with peers failed: {evidence}")
         self._deaths[culprit] += 1
-        if self._deaths[culprit] == DEATHS:
-            self._lost[culprit] = f"it ended {DEATHS} processes before, the last one so: {evidence}"
+        if hung or self._deaths[culprit] == DEATHS:
+            self._lost[culprit] = f"it ended a process over an earlier shape: {evidence}"
         return asking.without([culprit], f"it ended the process: {evidence}")

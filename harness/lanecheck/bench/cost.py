@@ -12,6 +12,11 @@ LAUNCH_US = 2.0
 """Microseconds a launch, beside its bytes. This and the next are leads, of an H200."""
 PREPARING_S = 1.5
 """Seconds a shape in which everything is judged, laid out, captured and doubted."""
+LEAST_GBPS = 100.0
+"""No memory of a GPU that is timed is slower."""
+SLACK_S = 120.0
+"""Seconds that a shape may take beyond the rule of thumb, for the least memory, until it counts as hung. The
+first one of a process took 44 s on an H200: its peers load their libraries."""
 STARTING_S = 12.0
 """Seconds until the processes that compile ahead have loaded what they compile with."""
 
@@ -45,6 +50,16 @@ def seconds(size: int, rounds: int, gbps: float, patience: float, compiled: bool
     contenders = 3 + len(peers)  # the subject and both ceilings
     tuning = sum(peer.tuning_s for peer in peers) + (0.0 if compiled else compiling(patience))
     return PREPARING_S + tuning + 2 * rounds * contenders * replay
+
+
+def limit(size: int, rounds: int, patience: float) -> float:
+    """Seconds after which a shape counts as hung.
+
+    Args:
+        size: bytes that one launch moves.
+        patience: seconds that a peer may take to tune.
+    """
+    return SLACK_S + seconds(size, rounds, LEAST_GBPS, patience)
 
 
 def estimate(left: Sequence[float], done: Sequence[tuple[float, float]]) -> float:

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from lanecheck.bench import cost
 from lanecheck.bench.ahead import compile_ahead
 from lanecheck.bench.asking import Asking, Trust
 from lanecheck.bench.ceiling import build
@@ -32,8 +33,6 @@ from lanecheck.toolchain import Toolchain
 from lanecheck.verdict import Outcome
 
 ROUNDS = 30
-TIME_LIMIT = 900.0
-"""Seconds after which a shape counts as hung."""
 
 
 def run(
@@ -102,9 +101,14 @@ def _workers(gpus: Sequence[Gpu]) -> Iterator[list[ProcessPool]]:
         yield [stack.enter_context(pool_of(1, gpu.uuid)) for gpu in gpus]
 
 
-def _ask(pool: ProcessPool, question: Callable[..., object], *given: object) -> ProcessFuture:
+def _ask(
+    pool: ProcessPool,
+    question: Callable[..., object],
+    *given: object,
+    limit: float = cost.SLACK_S,
+) -> ProcessFuture:
     with deaf():
-        return pool.schedule(question, given, timeout=TIME_LIMIT)
+        return pool.schedule(question, given, timeout=limit)
 
 
 def _environment(pools: Sequence[ProcessPool]) -> Environment:
@@ -130,11 +134,12 @@ def _environment(pools: Sequence[ProcessPool]) -> Environment:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A shape that a GPU's process works at."""
+    """A shape that a GPU's process works at, and the seconds that it has."""
 
     pool: ProcessPool
     params: Params
     asking: Asking
+    limit: float
 
 
 def _answers(
@@ -148,17 +153,19 @@ def _answers(
     What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
     a fresh process and without the one that was at work, or if none was, without any.
     """
-    queue, trust = iter(shapes), Trust()
+    queue, trust, subject = iter(shapes), Trust(), benchable(load(bench.reference))
     running: dict[ProcessFuture, _Asked] = {}
 
     def ask(asked: _Asked) -> None:
         asked.asking.note.write_text("")
-        running[_ask(asked.pool, benchmark, bench, asked.params, asked.asking)] = asked
+        given = bench, asked.params, asked.asking
+        running[_ask(asked.pool, benchmark, *given, limit=asked.limit)] = asked
 
     def feed(pool: ProcessPool, note: Path) -> None:
         if following := next(queue, None):
             params, patience = following
-            ask(_Asked(pool, params, trust.asking(patience, note)))
+            limit = cost.limit(subject.traffic(params), bench.rounds, patience)
+            ask(_Asked(pool, params, trust.asking(patience, note), limit))
 
     with TemporaryDirectory() as folder:
         for index, pool in enumerate(pools):
@@ -175,19 +182,22 @@ def _answers(
                     if not isinstance(failure, (ProcessExpired, TimeoutError)):
                         # A device that met an error meets it again and again.
                         _ask(asked.pool, os._exit, STICKY)
-                    if fewer := trust.after(asked.asking, _evidence(failure)):
+                    evidence = _evidence(failure, asked.limit)
+                    hung = isinstance(failure, TimeoutError)
+                    if fewer := trust.after(asked.asking, evidence, hung):
                         ask(replace(asked, asking=fewer))
                         continue
-                    answer = _failed(bench, asked.params, here, failure)
+                    answer = _failed(bench, asked.params, here, failure, evidence)
                 feed(asked.pool, asked.asking.note)
                 yield answer
 
 
-def _failed(bench: Bench, params: Params, here: Environment, failure: Exception) -> RowEntry:
+def _failed(
+    bench: Bench, params: Params, here: Environment, failure: Exception, evidence: str
+) -> RowEntry:
     """A shape that cannot be timed even without peers: that is its verdict, unless it may be the machine's
     fault."""
     subject = benchable(load(bench.reference))
-    evidence = _evidence(failure)
     traffic = Traffic(formula=FORMULA, bytes=subject.traffic(params))
     if isinstance(failure, TimeoutError) or _no_memory(failure):
         row = Row.of(dict(params), traffic, [], None, evidence)
@@ -198,10 +208,14 @@ def _failed(bench: Bench, params: Params, here: Environment, failure: Exception)
     return RowEntry(seconds=0.0, environment=here, row=row)
 
 
-def _evidence(failure: Exception) -> str:
-    """What happened, in one line."""
+def _evidence(failure: Exception, limit: float) -> str:
+    """What happened, in one line.
+
+    Args:
+        limit: seconds that there were.
+    """
     if isinstance(failure, TimeoutError):
-        return f"no end within {TIME_LIMIT:g} s"
+        return f"no end within {limit:.0f} s"
     if isinstance(failure, ProcessExpired):
         killed = " (killed from outside, as where memory is short)" if _no_memory(failure) else ""
         return f"the process ended with {failure.exitcode}{killed}"
