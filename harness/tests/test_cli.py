@@ -446,7 +446,8 @@ def test_the_template_works_before_a_line_is_changed(tmp_path):
 # Interruption ---------------------------------------------------------------------------------
 
 
-def test_an_interrupted_run_ends_at_once_with_its_workers(tmp_path):
+@pytest.mark.parametrize("send", ["SIGINT to all", "SIGTERM to one"])
+def test_an_interrupted_run_ends_at_once_with_its_workers(send):
     words = ("fuzz", "--subject", "second_subject:SUBJECT", "--cases", "10000000", "--workers", "2")
     process = subprocess.Popen(
         [sys.executable, "-m", "lanecheck", *words],
@@ -460,7 +461,10 @@ def test_an_interrupted_run_ends_at_once_with_its_workers(tmp_path):
     while len(workers := _children(process.pid)) < 3:  # and multiprocessing's resource tracker
         assert time.monotonic() < deadline, "no workers"
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
+    if send == "SIGTERM to one":  # as a cancelled job
+        process.terminate()
+    else:
+        os.killpg(process.pid, signal.SIGINT)
     said, complaint = process.communicate(timeout=30)
     assert process.returncode == 130
     assert (said, complaint) == ("", "lanecheck: interrupted\n")

@@ -26,6 +26,7 @@ from test_measured import ENVIRONMENT, identical, measured
 from test_reports import report
 
 from lanecheck import gpu, matrix_file
+from lanecheck.bench.journal import Cut
 from lanecheck.bench.machine import Environment, Reading, Telemetry
 from lanecheck.bench.paired import compare as comparison
 from lanecheck.bench.paired import fresh, machine_code
@@ -414,7 +415,7 @@ def test_one_that_is_always_lost_ends_the_comparison(tmp_path):
 def test_a_cut_run_goes_on_where_it_stopped(tmp_path):
     whole = compare(Scripted(slower=0.02), tmp_path / "whole")
     for stop in (0, 13, 30):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises((KeyboardInterrupt, Cut)):
             compare(Scripted(slower=0.02, events={stop: interrupt}), tmp_path / f"{stop}")
         rest, said = Scripted(slower=0.02), Heard()
         resumed = compare(rest, tmp_path / f"{stop}", listener=said)
@@ -447,7 +448,7 @@ def test_a_gpu_that_is_held_back_before_anything_is_timed_is_insufficient(tmp_pa
 
 def test_a_log_from_a_gpu_in_another_state_is_not_gone_on_with(tmp_path):
     gpu = Place("cuda", None, "9.0", "NVIDIA H200", "unit")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Cut, match="goes on from"):
         compare(Scripted(least=[1.6], events={20: interrupt}), tmp_path, place=gpu)
     record = compare(Scripted(least=[1.4]), tmp_path, place=gpu)
     assert record.verdict is Verdict.INSUFFICIENT
@@ -802,6 +803,7 @@ def test_an_interrupt_leaves_no_process_no_worktree_and_a_usable_log(checkout):
     running.send_signal(signal.SIGINT)
     _, complaint = running.communicate(timeout=30)
     assert running.returncode == 130, complaint
+    assert f"lanecheck: interrupted; the same command goes on from {checkout}" in complaint
     assert worktrees(checkout) == 1
     for _ in until(10):
         if not left(checkout.parent):

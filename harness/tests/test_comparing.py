@@ -224,6 +224,6 @@ def test_a_killed_comparison_leaves_no_process_and_the_next_one_no_worktree(chec
 
 def test_a_signal_handler_is_put_back():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), comparing._ending_in_order():
+    with pytest.raises(KeyboardInterrupt), cli._ending_in_order():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before

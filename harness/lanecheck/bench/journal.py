@@ -15,10 +15,16 @@ from typing import BinaryIO, Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lanecheck.errors import BadInput, CannotRun
+from lanecheck.errors import BadInput, CannotRun, LanecheckError
 
 H = TypeVar("H", bound=BaseModel)
 E = TypeVar("E", bound=BaseModel)
+
+
+class Cut(LanecheckError):
+    """The user interrupted what is not lost."""
+
+    exit_code = 130
 
 
 @dataclass
@@ -60,6 +66,7 @@ class Kind(Generic[H, E]):
         Raises:
             BadInput: if the file is another log, or none.
             CannotRun: if another process writes to it, or nobody can.
+            Cut: on an interrupt, if there is something to go on from.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +87,12 @@ class Kind(Generic[H, E]):
             if not whole:
                 file.write(header.model_dump_json().encode() + b"\n")
                 file.flush()
-            yield journal
+            try:
+                yield journal
+            except KeyboardInterrupt:
+                if not journal.entries:
+                    raise
+                raise Cut(f"interrupted; the same command goes on from {path}") from None
 
     def entries(self, path: Path, header: H) -> list[E]:
         """What is in a log already; nothing if there is none.

@@ -6,8 +6,11 @@ be run, 130 interrupted.
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -39,7 +42,8 @@ for group in (checks, breaking, landmarks, order, sanitize, builds, comparing, b
 def main() -> None:
     """Entry point: an error of the user's making is one line and an exit code."""
     try:
-        code = app(prog_name="lanecheck", standalone_mode=False) or 0
+        with _ending_in_order():
+            code = app(prog_name="lanecheck", standalone_mode=False) or 0
     except LanecheckError as error:
         code = _say(str(error), error.exit_code)
     except typer.TyperException as error:
@@ -54,6 +58,16 @@ def main() -> None:
     if code == INTERRUPTED:
         _say("interrupted", code)
     sys.exit(code)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """A cancelled job's SIGTERM ends it as an interrupt does: processes, worktrees and locks are given up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _usage(error: typer.TyperException) -> str:

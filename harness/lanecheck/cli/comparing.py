@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -123,7 +122,6 @@ def compare(
     place, environment = _place(loaded, device, arch, gpu)
     reference = subject or loaded.subject
     with (
-        _ending_in_order(),
         reserved(place.unit, place.machine, f"compare {base} {head}")
         if place.unit
         else nullcontext(),
@@ -297,16 +295,6 @@ def _place(
         **environment,
         "CUDA_VISIBLE_DEVICES": taken.uuid,
     }
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """A cancelled job's SIGTERM ends it as an interrupt does: processes, worktrees and locks are given up."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _print_doubts(found: Prepared) -> None:
