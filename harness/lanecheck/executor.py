@@ -242,20 +242,24 @@ def deaf() -> Iterator[None]:
     """Threads and workers that start in here never hear of an interrupt, which this process handles: it
     stops them, and none has to be far enough to handle it well. It waits until all have started, too: a
     thread of a library's may take the signal, and Python then raises in the main thread, whatever that
-    blocks."""
+    blocks. So does a SIGTERM, where this process makes an interrupt of it; workers do hear of that."""
     resource_tracker.ensure_running()  # whose start would end the deafness
     heard: list[int] = []
     main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if main else None
+    ours = {each for each in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(each))}
+    handlers = {
+        each: signal.signal(each, lambda number, _: heard.append(number))
+        for each in (ours if main else ())
+    }
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        if main:
-            signal.signal(signal.SIGINT, handler)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if heard:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(heard[0])
 
 
 @contextmanager

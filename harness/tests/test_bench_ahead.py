@@ -22,10 +22,16 @@ GB = 10**9
 BUSY, PATIENT = 0.0, 10.0
 
 
+class Waiting(Exception):
+    """It has not come to an end."""
+
+
 class Pools:
-    """Notes who was asked what; every answer is a failure."""
+    """Notes who was asked what; every answer is a failure, but where ``ends`` says what ends a shape: an
+    exception, or None."""
 
     def __init__(self) -> None:
+        self.ends: dict[int, Exception | None] = {}
         self.workers: dict[str, int] = {}
         self.asked: list[tuple[str, Any]] = []
 
@@ -36,7 +42,14 @@ class Pools:
             assert ask is ahead.prepare and timeout == ahead.TIME_LIMIT
             self.asked.append((gpu, given))
             future: Future[Any] = Future()
-            future.set_exception(RuntimeError("CUDA out of memory"))
+            full = RuntimeError("CUDA out of memory")
+            ending = self.ends.get(given[1]["m"], full)
+            if isinstance(ending, Waiting):
+                return future
+            if ending:
+                future.set_exception(ending)
+            else:
+                future.set_result(None)
             return future
 
         return nullcontext(SimpleNamespace(schedule=schedule))
@@ -82,8 +95,27 @@ def test_every_shape_that_a_peer_compiles_for_is_asked_once_and_what_fails_is_le
     assert [given for _, given in pools.asked] == [("a:B", *shape, 3) for shape in patient]
     assert [gpu for gpu, _ in pools.asked] == ["GPU-0", "GPU-1"] * (ahead.FEW // 2)
     assert heard.stages == [("compile", ahead.FEW)] and len(heard.notes) == ahead.FEW
-    failed = f"{ahead.FEW} failed, and compile in their races"
+    failed = f"{ahead.FEW} of them failed, and compile in their races"
     assert heard.said == [f"for the peers over {ahead.FEW} shapes; {failed}"]
+
+
+def test_shapes_that_compile_well_are_told_from_those_that_do_not(pools: Pools) -> None:
+    heard = Heard()
+    pools.ends = dict.fromkeys(range(ahead.FEW))
+    ahead.compile_ahead("a:B", GPUS, 140 * GB, shapes(ahead.FEW, PATIENT), 0, heard)
+    pools.ends[2] = RuntimeError("no")
+    ahead.compile_ahead("a:B", GPUS, 140 * GB, shapes(ahead.FEW, PATIENT), 0, heard)
+    said = f"for the peers over {ahead.FEW} shapes"
+    assert heard.said == [said, f"{said}; 1 of them failed, and compile in their races"]
+    assert heard.good == [True, None]
+
+
+def test_after_a_hang_nothing_more_compiles_ahead(pools: Pools) -> None:
+    heard = Heard()
+    pools.ends = {m: Waiting() for m in range(ahead.FEW)} | {1: TimeoutError(), 2: None}
+    ahead.compile_ahead("a:B", GPUS, 140 * GB, shapes(ahead.FEW, PATIENT), 0, heard)
+    (said,) = heard.said
+    assert f"; {ahead.FEW - 1} of them failed" in said
 
 
 def test_few_shapes_compile_in_their_races(pools: Pools) -> None:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from test_bench import SIZE, passed
 from test_bench_doubts import L2, PARAMS, OnDevice
 
+from lanecheck import cli
 from lanecheck.bench import launches, ncu, timing
 from lanecheck.bench.asking import Asking
 from lanecheck.bench.cuda_rig import CudaRig
@@ -570,3 +571,18 @@ def test_an_ncu_that_hangs_is_ended(program: Path, monkeypatch: pytest.MonkeyPat
         ncu.profiled(
             Ncu(program / "ncu", "1.2"), "a:SUBJECT", program, H200, record, lambda row: None
         )
+
+
+@test_cli.KERNEL
+def test_an_interrupt_of_ncu_leaves_the_log_of_the_rows(
+    bench: Bench, program: Path, saved: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ncu, "profiled", interrupted)
+    code, _, complaint = bench("--ncu")
+    assert code == cli.INTERRUPTED and saved == {}
+    assert complaint == (
+        "lanecheck: interrupted; the rows are logged: without --ncu they are kept\n"
+    )

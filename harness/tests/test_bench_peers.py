@@ -407,6 +407,7 @@ def test_what_an_absent_peer_says_is_in_the_extra_that_installs_all() -> None:
     extra = text[text.index("peers = [") :].partition("\n]")[0]
     for package in ("nvmath-python[cu13]", "gemlite", "flashinfer-python"):
         assert f'"{package}>=' in extra
+    assert f"flashinfer-python>={'.'.join(map(str, tinygemm.SOUND))};" in extra
 
 
 @pytest.mark.parametrize(
@@ -480,6 +481,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         for length in range(1, len(parts) + 1):
             module = ".".join(parts[:length])
             monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    monkeypatch.setattr(sys.modules["flashinfer"], "__version__", "0.7.4", raising=False)
 
 
 # Compiled -------------------------------------------------------------------------------------
@@ -807,6 +809,20 @@ def test_tinygemm_takes_part_with_a_bias_of_zeros_or_without_whichever_runs(
     flashinfer(multiply)
     assert len(BY_NAME["tinygemm"].launches(product(), 3)) == 3
     assert seen == ran
+
+
+@pytest.mark.parametrize("version", ["0.6.7", "0.6.13.post1"])
+def test_a_tinygemm_that_may_wait_for_ever_is_not_asked(
+    version: str, flashinfer: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def multiply(*given: Any) -> None:
+        raise AssertionError
+
+    flashinfer(multiply)
+    monkeypatch.setattr(sys.modules["flashinfer"], "__version__", version)
+    least = "pip install 'flashinfer-python>=0.6.14'"
+    expected = f"of flashinfer {version}, it may wait for ever: {least}"
+    assert reason(BY_NAME["tinygemm"]) == expected
 
 
 def test_a_shape_that_tinygemm_refuses_is_named_in_its_words(

@@ -60,7 +60,7 @@ class Inline:
             self.exits += 1
             return future
         self.shapes += bool(given)
-        assert timeout == pytest.approx(LIMIT if given else cost.SLACK_S, rel=1e-3)
+        assert timeout == pytest.approx(LIMIT if given else run.STARTING, rel=1e-3)
         try:
             if given and self.shapes in self.deaths:
                 raise self.deaths[self.shapes]
@@ -136,8 +136,9 @@ def test_a_whole_run_makes_a_record(machine: Machine) -> None:
     heard = Heard()
     record = machine.run(listener=heard)
     (only,) = record.rows
-    assert record.valid and heard.stages == [("bench", 1)]
+    assert record.valid and heard.stages == [("start", None), ("bench", 1)]
     assert heard.notes == [title(PARAMS)] and heard.said == ["1 shapes on GPU"]
+    assert heard.good == [True]
     assert only.params == PARAMS and only.timing is not None
     assert only.unit == gpu.unit("GPU-1") and only.telemetry is not None
     assert only.timing.copies == 9 and only.timing.copy_ceiling is not None
@@ -165,7 +166,7 @@ def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(machine: Machine) 
     machine.log.write_bytes(whole + b'{"seconds": 1, "row": {"par')  # and a line that was cut
     record = machine.run(shapes, listener=rest)
     assert [*cut.notes, *rest.notes] == [title(params) for params in shapes]
-    assert rest.stages == [("bench", 1)]
+    assert rest.stages[-1] == ("bench", 1)
     assert [row.params for row in record.rows] == shapes
     with pytest.raises(BadInput, match=r"of another run \(another rounds\): name another --log"):
         machine.run(shapes, rounds=ROUNDS + 1)
@@ -318,13 +319,65 @@ def test_a_peer_that_ends_the_process_costs_itself_alone_and_soon_is_not_asked(
     rows = machine.run(SHAPES).rows
     for each in rows[:deaths]:
         assert reasons(each) == {**slow, "cuBLASLt": f"it ended the process: {evidence}"}
+    times = "" if deaths == 1 else f" {deaths} times"
+    said = f"over earlier shapes it ended the process{times}: {evidence}"
     for each in rows[deaths:]:
-        said = f"it ended a process over an earlier shape: {evidence}"
         assert reasons(each) == {**slow, "cuBLASLt": said}
     assert machine.pool.shapes == 4 + deaths and machine.pool.exits == 0
-    peers.clear()  # it is mended, and the next run asks it again
+    assert machine.run(SHAPES).rows == rows  # from the log, which knows that it is lost
+    assert machine.pool.shapes == 4 + deaths
+    peers.clear()  # it is mended, and another log asks it again
+    machine.log.unlink()
     assert [reasons(each) for each in machine.run(SHAPES).rows] == [slow] * 4
-    assert machine.pool.shapes == 4 + deaths + 4
+
+
+def test_a_cut_run_goes_on_without_the_peer_that_it_lost(
+    machine: Machine, peers: dict[str, Callable[[], None]]
+) -> None:
+    def hangs() -> None:
+        raise TimeoutError
+
+    class Cutting(Heard):
+        def advance(self, done: float, note: str = "") -> None:
+            super().advance(done, note)
+            if done == 2:
+                raise KeyboardInterrupt
+
+    peers["cuBLASLt"] = hangs
+    cut, rest = Cutting(), Heard()
+    with pytest.raises(Cut):
+        machine.run(SHAPES, listener=cut)
+    first, again, *_ = cut.notes
+    assert first == f"{title(SHAPES[0])} again without cuBLASLt: {LATE}"
+    assert again == title(SHAPES[0])
+    machine.run(SHAPES, listener=rest)
+    assert rest.notes[:1] == [title(SHAPES[2])] and rest.stages[-1] == ("bench", 2)
+
+
+def test_who_hangs_in_a_chain_is_to_blame(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a launch does with a first copy it may not do with all of them."""
+    made: list[str] = []
+
+    def launches(self: Peer, product: Any, copies: int) -> list[Launch]:
+        def launch(stream: int) -> None:
+            if self.name == "Triton":
+                made.append(self.name)
+                raise KeyboardInterrupt  # as nothing catches it; here, the process's end
+
+        if self.name not in ("Triton", "gemlite"):
+            raise Unavailable("there is nothing to launch")
+        return [launch] * copies
+
+    monkeypatch.setattr(race.Product, "of", lambda workload, values: None)
+    monkeypatch.setattr(Peer, "launches", launches)
+    note = machine.log.with_name("note")
+    asked = Asking(math.inf, note=note)
+    bench = worker.Bench("a:SUBJECT", machine.library, machine.library, ROUNDS, 0)
+    with pytest.raises(KeyboardInterrupt):
+        worker.benchmark(bench, PARAMS, asked)
+    assert made and asked.culprit == "Triton"
 
 
 def test_a_peer_after_whose_code_the_device_fails_is_to_blame(
@@ -347,7 +400,7 @@ def test_a_peer_after_whose_code_the_device_fails_is_to_blame(
 
 def test_a_name_that_no_peer_has_blames_them_all(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    trust = asking.Trust()
+    trust = asking.Trust({})
     for said in ("", "gem"):  # cut while it was written
         note.write_text(said)
         fewer = trust.after(Asking(math.inf, note=note), "killed")

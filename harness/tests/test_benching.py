@@ -16,11 +16,12 @@ import pytest
 import test_bench
 import test_bench_ncu
 import test_cli
+from listening import Heard
 from test_bench_ncu import Bench, row
 
 from lanecheck import cli
 from lanecheck.bench import ahead, cost, ncu, run
-from lanecheck.bench.asking import Asking
+from lanecheck.bench.asking import Asking, Trust
 from lanecheck.bench.log import RowEntry, usable
 from lanecheck.bench.machine import Absent
 from lanecheck.bench.model import BenchRecord, Row
@@ -150,7 +151,7 @@ class Machine:
         self.alone: list[Params] = []
 
     def answers(
-        self, pools: Any, bench: Any, shapes: Sequence[tuple[Params, float]], here: Any
+        self, pools: Any, bench: Any, shapes: Sequence[tuple[Params, float]], here: Any, *rest: Any
     ) -> Iterator[RowEntry]:
         for number, (params, patience) in enumerate(shapes):
             if number == self.cut:
@@ -262,6 +263,7 @@ def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
 
     def schedule(ask: Callable[..., Any], given: Any, timeout: float) -> Future[Any]:
         future: Future[Any] = Future()
+        assert ask is os._exit or timeout == cost.limit(1, 30, float("inf"))
         try:
             future.set_result(None if ask is os._exit else ask(*given))
         except RuntimeError as failure:
@@ -275,8 +277,13 @@ def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
     pool: Any = SimpleNamespace(schedule=schedule)
     bench: Any = SimpleNamespace(reference="a:SUBJECT", rounds=30)
     shapes = [(USUAL[0], float("inf"))]
-    (entry,) = run._answers([pool], bench, shapes, here)
-    assert entry.row.void is None and entry.row.timing and not usable([entry], shapes)
+    (entry,) = run._answers([pool], bench, shapes, here, Trust({}), Heard())
+    assert (
+        isinstance(entry, RowEntry)
+        and entry.row.void is None
+        and entry.row.timing
+        and not usable([entry], shapes)
+    )
     assert [each.reason for each in entry.row.timing.absent] == [FAILED]
     other = without_peers(USUAL[0], "Triton is not installed: pip install triton")
     without = entry.model_copy(update={"row": other, "asked": Asking(float("inf")).names})

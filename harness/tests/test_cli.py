@@ -513,3 +513,10 @@ class _alarm:
     def __exit__(self, *_: object) -> None:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, self._before)
+
+
+def test_a_signal_handler_is_put_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), cli._ending_in_order():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before

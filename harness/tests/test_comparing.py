@@ -220,10 +220,3 @@ def test_a_killed_comparison_leaves_no_process_and_the_next_one_no_worktree(chec
             assert all(arm.folder.is_dir() for arm in arms)  # none took another away
             assert len([*checkout.parent.glob("lanecheck-*")]) == 3
     assert worktrees(checkout) == 1
-
-
-def test_a_signal_handler_is_put_back():
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), cli._ending_in_order():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before

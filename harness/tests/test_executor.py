@@ -192,15 +192,18 @@ def test_workers_that_saw_a_death_are_not_kept():
         assert executor._crew is None
 
 
-def test_an_interrupt_waits_until_workers_have_started():
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_until_workers_have_started(sent):
     """One that a thread of a library takes, such as OpenBLAS has: no mask of the main thread keeps it."""
     started: list[str] = []
     ready = threading.Event()
 
     def take() -> None:
         ready.wait()
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        signal.pthread_kill(threading.get_ident(), sent)
 
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command line does
     thread = threading.Thread(target=take)  # starts before anything is blocked
     thread.start()
     with pytest.raises(KeyboardInterrupt), deaf():
@@ -210,3 +213,4 @@ def test_an_interrupt_waits_until_workers_have_started():
         started.append("all")
     assert started == ["all"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.signal(signal.SIGTERM, before) is signal.default_int_handler

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import TimeoutError, as_completed
 from contextlib import ExitStack, suppress
 from itertools import accumulate, cycle
 
@@ -64,10 +64,14 @@ def compile_ahead(
                 for pool, shape in zip(cycle(pools), compiling)
             ]
         listener.stage("compile", len(asked))
-        for done, _ in enumerate(as_completed(asked), 1):
+        for done, each in enumerate(as_completed(asked), 1):
             listener.advance(done)
-    failed = sum(each.exception() is not None for each in asked)
-    rest = f"; {failed} failed, and compile in their races" if failed else ""
+            if not each.cancelled() and isinstance(each.exception(), TimeoutError):
+                for other in asked:  # a peer that hangs does so again, and only a race says which
+                    other.cancel()
+                break
+    failed = sum(not each.done() or each.cancelled() or bool(each.exception()) for each in asked)
+    rest = f"; {failed} of them failed, and compile in their races" if failed else ""
     listener.end(f"for the peers over {len(asked)} shapes{rest}", None if failed else True)
 
 

@@ -73,15 +73,19 @@ class Asking:
 
 
 class Trust:
-    """The peers that a run still asks."""
+    """The peers that a run still asks.
 
-    def __init__(self) -> None:
+    Attributes:
+        lost: by name, why it does not ask the others.
+    """
+
+    def __init__(self, lost: Mapping[str, str]) -> None:
+        self.lost = dict(lost)
         self._deaths: Counter[str] = Counter()
-        self._lost: dict[str, str] = {}
 
     def asking(self, patience: float, note: Path) -> Asking:
         """Whom it asks over another shape."""
-        return Asking(patience, dict(self._lost), note)
+        return Asking(patience, dict(self.lost), note)
 
     def after(self, asking: Asking, evidence: str, hung: bool = False) -> Asking | None:
         """Whom it asks over a shape again, after an attempt that ended the process; None if it asked none.
@@ -97,5 +101,6 @@ class Trust:
             return asking.alone(f"an attempt with peers failed: {evidence}")
         self._deaths[culprit] += 1
         if hung or self._deaths[culprit] == DEATHS:
-            self._lost[culprit] = f"it ended a process over an earlier shape: {evidence}"
+            times = "" if hung else f" {DEATHS} times"
+            self.lost[culprit] = f"over earlier shapes it ended the process{times}: {evidence}"
         return asking.without([culprit], f"it ended the process: {evidence}")

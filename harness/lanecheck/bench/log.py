@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Union
 
 from pydantic import TypeAdapter
 
@@ -56,6 +57,31 @@ class RowEntry(Strict):
     asked: tuple[str, ...] = ()
 
 
+class Loss(Strict):
+    """A peer that is not asked any more, by this run and by those that go on from its log.
+
+    Attributes:
+        peer: its name.
+        reason: what it did.
+    """
+
+    peer: str
+    reason: str
+
+
+Entry = Union[RowEntry, Loss]
+
+
+def rows_in(entries: Iterable[Entry]) -> list[RowEntry]:
+    """The rows in a log."""
+    return [entry for entry in entries if isinstance(entry, RowEntry)]
+
+
+def lost(entries: Iterable[Entry]) -> dict[str, str]:
+    """The peers that are not asked any more, and why not."""
+    return {entry.peer: entry.reason for entry in entries if isinstance(entry, Loss)}
+
+
 def lasting(row: Row) -> bool:
     """Whether a run that goes on may use a row: not if its process failed, or its GPU was held back."""
     died = any(each.oracle == ORACLE for each in row.correctness)
@@ -67,11 +93,12 @@ def shape(params: Params) -> str:
     return str(dict(params))
 
 
-def usable(entries: Iterable[RowEntry], shapes: Sequence[Shape]) -> dict[str, RowEntry]:
+def usable(entries: Sequence[Entry], shapes: Sequence[Shape]) -> dict[str, RowEntry]:
     """What a run over these shapes may use again, by :func:`shape`: of each, the latest entry for which every
     peer was asked that the run would ask."""
-    wanted = {shape(params): {*Asking(patience).names} for params, patience in shapes}
-    named = ((shape(entry.row.params), entry) for entry in entries)
+    refused = lost(entries)
+    wanted = {shape(params): {*Asking(patience, refused).names} for params, patience in shapes}
+    named = ((shape(entry.row.params), entry) for entry in rows_in(entries))
     return {
         name: entry for name, entry in named if name in wanted and wanted[name] <= {*entry.asked}
     }
@@ -82,7 +109,7 @@ def _differences(first: BenchHeader, second: BenchHeader) -> list[str]:
     return [name for name in names if getattr(first, name) != getattr(second, name)]
 
 
-LOG = Kind("a benchmark", BenchHeader, TypeAdapter(RowEntry), _differences)
+LOG: Kind[BenchHeader, Entry] = Kind("a benchmark", BenchHeader, TypeAdapter(Entry), _differences)
 
 
 def headed(reference: str, library: Path, gpu: str, rounds: int, seed: int) -> BenchHeader:

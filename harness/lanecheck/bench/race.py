@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from lanecheck.bench import correctness, plan
 from lanecheck.bench.asking import Asking
@@ -40,12 +42,14 @@ class Contender:
 
     Attributes:
         ready_s: seconds in which a peer was compiled, tuned and checked.
+        at_work: while its code runs outside the race, so that what does not end is its fault.
     """
 
     name: str
     launches: Sequence[Launch]
     detail: str = ""
     ready_s: float | None = None
+    at_work: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)
@@ -111,11 +115,18 @@ def timed(
     chains = [rig.chain(each.launches) for each in fixed]
     peers, absent = [], [*entered.absent]
     for peer in entered.peers:
-        try:
-            chains.append(rig.chain(peer.launches))
-            peers.append(peer)
-        except Exception as reason:  # others' code fails in ways of its own, and the race goes on
-            absent.append(Absent(name=peer.name, reason=f"it fails in a chain: {reason}"))
+        with peer.at_work():
+            try:
+                chain = rig.chain(peer.launches)
+            except (
+                Exception
+            ) as reason:  # others' code fails in ways of its own, and the race goes on
+                absent.append(Absent(name=peer.name, reason=f"it fails in a chain: {reason}"))
+                continue
+            chain.enqueue()
+            rig.settle()
+        chains.append(chain)
+        peers.append(peer)
     taken = interleave(
         {str(index): sampled(chain) for index, chain in enumerate(chains)},
         rounds,
@@ -225,16 +236,22 @@ def _entered(
         if refusal := asking.refusal(peer):
             yield Absent(name=peer.name, reason=refusal)
             continue
-        with asking.at_work(peer):
-            found = _ready(peer, product, copies)
+        at_work = partial(asking.at_work, peer)
+        with at_work():
+            found = _ready(peer, product, copies, at_work)
             rig.settle()  # what its kernels did to the device is its fault, and none of who comes next
         yield found
 
 
-def _ready(peer: Peer, product: Product, copies: int) -> Contender | Absent:
+def _ready(
+    peer: Peer,
+    product: Product,
+    copies: int,
+    at_work: Callable[[], AbstractContextManager[None]],
+) -> Contender | Absent:
     start = time.monotonic()
     try:
         launches = peer.launches(product, copies)
     except Unavailable as reason:
         return Absent(name=peer.name, reason=str(reason))
-    return Contender(peer.name, launches, ready_s=time.monotonic() - start)
+    return Contender(peer.name, launches, "", time.monotonic() - start, at_work)

@@ -18,10 +18,21 @@ from lanecheck.bench.ahead import compile_ahead
 from lanecheck.bench.asking import Asking, Trust
 from lanecheck.bench.ceiling import build
 from lanecheck.bench.judgement import Judgement
-from lanecheck.bench.log import LOG, RowEntry, headed, lasting, shape, usable
+from lanecheck.bench.log import (
+    LOG,
+    Entry,
+    Loss,
+    RowEntry,
+    headed,
+    lasting,
+    lost,
+    rows_in,
+    shape,
+    usable,
+)
 from lanecheck.bench.machine import Environment
 from lanecheck.bench.model import BenchRecord, Row, Traffic
-from lanecheck.bench.plan import FORMULA, Shape, benchable, case
+from lanecheck.bench.plan import FORMULA, BenchSubject, Shape, benchable, case
 from lanecheck.bench.worker import Bench, benchmark, environment
 from lanecheck.errors import BadInput, CannotRun
 from lanecheck.executor import ORACLE, deaf, pool_of
@@ -33,6 +44,8 @@ from lanecheck.toolchain import Toolchain
 from lanecheck.verdict import Outcome
 
 ROUNDS = 30
+STARTING = 900.0
+"""Seconds that a process has to load torch, perhaps from a disk on the network, and to find its GPU."""
 
 
 def run(
@@ -64,21 +77,23 @@ def run(
         CannotRun: if torch sees no CUDA device here, or the GPUs differ.
         BadInput: if the subject does not say what to time, or the log is of another run.
     """
+    listener.stage("start")
     bench = Bench(reference, library, build(gpus[0].cc, toolchain or Toolchain()), rounds, seed)
     header = headed(reference, library, gpus[0].name, rounds, seed)
     with LOG.opened(log, header) as journal, _workers(gpus) as pools:
         here = _environment(pools)
-        if any(entry.environment != here for entry in journal.entries):
+        if any(entry.environment != here for entry in rows_in(journal.entries)):
             raise BadInput(f"{log} is of another driver, torch or GPU: name another --log")
         rows = {name: entry.row for name, entry in usable(journal.entries, shapes).items()}
         left = [each for each in shapes if shape(each[0]) not in rows]
         compile_ahead(reference, gpus, here.memory_bytes, left, seed, listener)
         listener.stage("bench", len(left))
-        for done, entry in enumerate(_answers(pools, bench, left, here), 1):
-            if lasting(entry.row):
+        trust = Trust(lost(journal.entries))
+        for entry in _answers(pools, bench, left, here, trust, listener):
+            if isinstance(entry, Loss) or lasting(entry.row):
                 journal.append(entry)
-            rows[shape(entry.row.params)] = entry.row
-            listener.advance(done, title(entry.row.params))
+            if isinstance(entry, RowEntry):
+                rows[shape(entry.row.params)] = entry.row
     record = BenchRecord(
         subject=header.subject,
         library_sha256=header.library_sha256,
@@ -105,7 +120,7 @@ def _ask(
     pool: ProcessPool,
     question: Callable[..., object],
     *given: object,
-    limit: float = cost.SLACK_S,
+    limit: float,
 ) -> ProcessFuture:
     with deaf():
         return pool.schedule(question, given, timeout=limit)
@@ -115,9 +130,13 @@ def _environment(pools: Sequence[ProcessPool]) -> Environment:
     """What all GPUs have in common, which is everything.
 
     Raises:
-        CannotRun: if they differ.
+        CannotRun: if they differ, or do not answer.
     """
-    first, *others = [future.result() for future in [_ask(pool, environment) for pool in pools]]
+    asked = [_ask(pool, environment, limit=STARTING) for pool in pools]
+    try:
+        first, *others = [future.result() for future in asked]
+    except TimeoutError:
+        raise CannotRun(f"torch did not find the GPU within {STARTING:g} s") from None
     for other in others:
         if differing := [
             f"{name} {getattr(first, name)} and {getattr(other, name)}"
@@ -147,13 +166,15 @@ def _answers(
     bench: Bench,
     shapes: Sequence[Shape],
     here: Environment,
-) -> Iterator[RowEntry]:
-    """Rows as they are done; a GPU takes the next shape when it is free.
+    trust: Trust,
+    listener: Listener,
+) -> Iterator[Entry]:
+    """Rows as they are done, and peers as they are lost; a GPU takes the next shape when it is free.
 
     What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
     a fresh process and without the one that was at work, or if none was, without any.
     """
-    queue, trust, subject = iter(shapes), Trust(), benchable(load(bench.reference))
+    queue, subject, done = iter(shapes), benchable(load(bench.reference)), 0
     running: dict[ProcessFuture, _Asked] = {}
 
     def ask(asked: _Asked) -> None:
@@ -174,6 +195,7 @@ def _answers(
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
                 asked = running.pop(future)
+                name, lost_before = title(asked.params), {*trust.lost}
                 try:
                     answer = future.result()
                 except BadInput:
@@ -181,28 +203,39 @@ def _answers(
                 except Exception as failure:
                     if not isinstance(failure, (ProcessExpired, TimeoutError)):
                         # A device that met an error meets it again and again.
-                        _ask(asked.pool, os._exit, STICKY)
+                        _ask(asked.pool, os._exit, STICKY, limit=STARTING)
                     evidence = _evidence(failure, asked.limit)
                     hung = isinstance(failure, TimeoutError)
                     if fewer := trust.after(asked.asking, evidence, hung):
+                        refused = asked.asking.refused
+                        gone = ", ".join(each for each in fewer.refused if each not in refused)
                         ask(replace(asked, asking=fewer))
+                        for peer in trust.lost.keys() - lost_before:
+                            yield Loss(peer=peer, reason=trust.lost[peer])
+                        listener.advance(done, f"{name} again without {gone}: {evidence}")
                         continue
-                    answer = _failed(bench, asked.params, here, failure, evidence)
+                    answer = _failed(subject, bench.seed, asked.params, here, failure, evidence)
                 feed(asked.pool, asked.asking.note)
                 yield answer
+                done += 1
+                listener.advance(done, name)  # once it is in the log
 
 
 def _failed(
-    bench: Bench, params: Params, here: Environment, failure: Exception, evidence: str
+    subject: BenchSubject,
+    seed: int,
+    params: Params,
+    here: Environment,
+    failure: Exception,
+    evidence: str,
 ) -> RowEntry:
     """A shape that cannot be timed even without peers: that is its verdict, unless it may be the machine's
     fault."""
-    subject = benchable(load(bench.reference))
     traffic = Traffic(formula=FORMULA, bytes=subject.traffic(params))
     if isinstance(failure, TimeoutError) or _no_memory(failure):
         row = Row.of(dict(params), traffic, [], None, evidence)
     else:
-        line = case(subject, params, "normal", bench.seed).line
+        line = case(subject, params, "normal", seed).line
         died = Judgement(line=line, oracle=ORACLE, outcome=Outcome.FAIL, evidence=evidence)
         row = Row.of(dict(params), traffic, [died], None)
     return RowEntry(seconds=0.0, environment=here, row=row)

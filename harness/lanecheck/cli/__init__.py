@@ -44,19 +44,19 @@ def main() -> None:
     try:
         with _ending_in_order():
             code = app(prog_name="lanecheck", standalone_mode=False) or 0
+        if code == INTERRUPTED:  # typer makes an exit code of an interrupt
+            _say("interrupted", code)
     except LanecheckError as error:
         code = _say(str(error), error.exit_code)
     except typer.TyperException as error:
         code = _say(_usage(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED
+        code = _say("interrupted", INTERRUPTED)
     except Exception:
         traceback.print_exc()
         code = _say(
             "unexpected error in the subject or in lanecheck, see above", CannotRun.exit_code
         )
-    if code == INTERRUPTED:
-        _say("interrupted", code)
     sys.exit(code)
 
 

@@ -15,7 +15,8 @@ import typer
 from lanecheck import gpu
 from lanecheck.bench import ahead, cost, ncu
 from lanecheck.bench.asking import Asking
-from lanecheck.bench.log import LOG, RowEntry, headed, shape, usable
+from lanecheck.bench.journal import Cut
+from lanecheck.bench.log import LOG, RowEntry, headed, rows_in, shape, usable
 from lanecheck.bench.model import BenchRecord
 from lanecheck.bench.plan import BenchSubject, Shape, benchable, swept
 from lanecheck.bench.run import ROUNDS
@@ -151,7 +152,8 @@ def bench(
     ran = [each.uuid for each in gpus]
     recording.save(reference, path, record, json_file, gpus=ran, cells=cells, bench=done)
     entries, ours = LOG.entries(log, header), {shape(params) for params, _ in shapes}
-    logged, kept = {shape(entry.row.params) for entry in entries}, usable(entries, shapes).keys()
+    logged = {shape(entry.row.params) for entry in rows_in(entries)}
+    kept = usable(entries, shapes).keys()
     if ours <= kept:
         _finish(log, len(logged - ours))
     elif again := ours & logged - kept:
@@ -168,6 +170,7 @@ def bench(
 
 
 COMMANDS = (bench,)
+_LOGGED = "the rows are logged: without --ncu they are kept"
 _WITHOUT = "lanecheck compare --device host goes through the timing without one"
 
 
@@ -212,6 +215,7 @@ def _profiled(
 
     Raises:
         CannotRun: as :func:`lanecheck.bench.ncu.profiled`; the log of the rows stays.
+        Cut: on an interrupt; likewise.
     """
     with Progressing(out) as listener:
         listener.stage("ncu", len(ncu.chosen(done.rows)))
@@ -226,7 +230,9 @@ def _profiled(
                 on_row=lambda row: listener.advance(next(measured), title(row.params)),
             )
         except CannotRun as reason:
-            raise CannotRun(f"{reason}; the rows are logged: without --ncu they are kept") from None
+            raise CannotRun(f"{reason}; {_LOGGED}") from None
+        except KeyboardInterrupt:
+            raise Cut(f"interrupted; {_LOGGED}") from None
         doubts = [doubt for each in ncu.agreements(held) for doubt in each.doubts]
         if not held.profiled:
             listener.end("no shape counts, so that none was measured", good=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,15 +12,24 @@ from lanecheck.bench.peers.product import Copies, Multiply, Operands, Unavailabl
 from lanecheck.bench.peers.tuning import fastest
 
 CAPABILITY = (9, 0)
+SOUND = (0, 6, 14)
+"""Before this version its spinning warps may wait for a barrier of an earlier stage, where K > 4096:
+https://github.com/flashinfer-ai/flashinfer/pull/3630. On an H200, 0.6.7 did so over N = 2048, K = 8192."""
 
 
 def small(copies: Copies) -> Sequence[Multiply]:
-    """It over each copy, without a bias or with one of zeros that is made beforehand: until 0.7 it has no
-    kernel without, and makes zeros at each launch; since then each has kernels that the other lacks."""
+    """It over each copy, without a bias or with one of zeros that is made beforehand: which of them has a
+    kernel of its own for a shape, depends on the GPU and on flashinfer's version."""
     flashinfer = installed("flashinfer.gemm", "flashinfer", "flashinfer-python")
     on_gpu(copies)
     import torch
 
+    version = installed("flashinfer", "flashinfer", "flashinfer-python").__version__
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < SOUND:
+        least = ".".join(map(str, SOUND))
+        raise Unavailable(
+            f"of flashinfer {version}, it may wait for ever: pip install 'flashinfer-python>={least}'"
+        )
     capability = torch.cuda.get_device_capability(copies.device)
     if capability < CAPABILITY:
         needed, found = (".".join(map(str, each)) for each in (CAPABILITY, capability))
