@@ -69,8 +69,8 @@ def run(
             contenders of a shape run on the same one.
         rounds: samples of every contender.
         seed: of values, and of the order of contenders.
-        log: of every row that lasts; a run that was cut goes on from those for which no fewer peers were
-            asked, and tries the others again.
+        log: of every row that lasts, and of every peer that is not asked any more; a run that was cut goes on
+            without those, and tries the rows again for which another one was not asked.
         toolchain: compiles the read ceiling.
 
     Raises:
