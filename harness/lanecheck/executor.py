@@ -246,10 +246,10 @@ def deaf() -> Iterator[None]:
     resource_tracker.ensure_running()  # whose start would end the deafness
     heard: list[int] = []
     main = threading.current_thread() is threading.main_thread()
-    ours = {each for each in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(each))}
     handlers = {
         each: signal.signal(each, lambda number, _: heard.append(number))
-        for each in (ours if main else ())
+        for each in (signal.SIGINT, signal.SIGTERM)
+        if main and callable(signal.getsignal(each))
     }
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

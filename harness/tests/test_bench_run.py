@@ -70,6 +70,15 @@ class Inline:
         return future
 
 
+class Cutting(Heard):
+    """Interrupts after two rows."""
+
+    def advance(self, done: float, note: str = "") -> None:
+        super().advance(done, note)
+        if done == 2:
+            raise KeyboardInterrupt
+
+
 @dataclass
 class Machine:
     """Where a whole run finds its subject on the played device."""
@@ -152,13 +161,6 @@ def test_a_whole_run_makes_a_record(machine: Machine) -> None:
 
 def test_a_cut_run_goes_on_with_the_shapes_that_its_log_lacks(machine: Machine) -> None:
     shapes = [{**PARAMS, "m": m} for m in (1, 2, 3)]
-
-    class Cutting(Heard):
-        def advance(self, done: float, note: str = "") -> None:
-            super().advance(done, note)
-            if len(self.notes) == 2:
-                raise KeyboardInterrupt
-
     cut, rest = Cutting(), Heard()
     with pytest.raises(Cut, match="goes on from"):
         machine.run(shapes, listener=cut)
@@ -337,12 +339,6 @@ def test_a_cut_run_goes_on_without_the_peer_that_it_lost(
     def hangs() -> None:
         raise TimeoutError
 
-    class Cutting(Heard):
-        def advance(self, done: float, note: str = "") -> None:
-            super().advance(done, note)
-            if done == 2:
-                raise KeyboardInterrupt
-
     peers["cuBLASLt"] = hangs
     cut, rest = Cutting(), Heard()
     with pytest.raises(Cut):
@@ -400,7 +396,7 @@ def test_a_peer_after_whose_code_the_device_fails_is_to_blame(
 
 def test_a_name_that_no_peer_has_blames_them_all(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    trust = asking.Trust({})
+    trust = asking.Trust({}, pytest.fail)
     for said in ("", "gem"):  # cut while it was written
         note.write_text(said)
         fewer = trust.after(Asking(math.inf, note=note), "killed")

@@ -277,13 +277,8 @@ def test_a_row_is_not_used_again_after_an_attempt_with_peers_failed(
     pool: Any = SimpleNamespace(schedule=schedule)
     bench: Any = SimpleNamespace(reference="a:SUBJECT", rounds=30)
     shapes = [(USUAL[0], float("inf"))]
-    (entry,) = run._answers([pool], bench, shapes, here, Trust({}), Heard())
-    assert (
-        isinstance(entry, RowEntry)
-        and entry.row.void is None
-        and entry.row.timing
-        and not usable([entry], shapes)
-    )
+    (entry,) = run._answers([pool], bench, shapes, here, Trust({}, pytest.fail), Heard())
+    assert entry.row.void is None and entry.row.timing and not usable([entry], shapes)
     assert [each.reason for each in entry.row.timing.absent] == [FAILED]
     other = without_peers(USUAL[0], "Triton is not installed: pip install triton")
     without = entry.model_copy(update={"row": other, "asked": Asking(float("inf")).names})

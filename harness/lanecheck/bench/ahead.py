@@ -66,7 +66,7 @@ def compile_ahead(
         listener.stage("compile", len(asked))
         for done, each in enumerate(as_completed(asked), 1):
             listener.advance(done)
-            if not each.cancelled() and isinstance(each.exception(), TimeoutError):
+            if isinstance(each.exception(), TimeoutError):
                 for other in asked:  # a peer that hangs does so again, and only a race says which
                     other.cancel()
                 break

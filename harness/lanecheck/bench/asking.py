@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,17 +75,18 @@ class Asking:
 class Trust:
     """The peers that a run still asks.
 
-    Attributes:
+    Args:
         lost: by name, why it does not ask the others.
+        on_loss: called with the name of another one that it asks no more, and why.
     """
 
-    def __init__(self, lost: Mapping[str, str]) -> None:
-        self.lost = dict(lost)
+    def __init__(self, lost: Mapping[str, str], on_loss: Callable[[str, str], None]) -> None:
+        self._lost, self._on_loss = dict(lost), on_loss
         self._deaths: Counter[str] = Counter()
 
     def asking(self, patience: float, note: Path) -> Asking:
         """Whom it asks over another shape."""
-        return Asking(patience, dict(self.lost), note)
+        return Asking(patience, dict(self._lost), note)
 
     def after(self, asking: Asking, evidence: str, hung: bool = False) -> Asking | None:
         """Whom it asks over a shape again, after an attempt that ended the process; None if it asked none.
@@ -102,5 +103,6 @@ class Trust:
         self._deaths[culprit] += 1
         if hung or self._deaths[culprit] == DEATHS:
             times = "" if hung else f" {DEATHS} times"
-            self.lost[culprit] = f"over earlier shapes it ended the process{times}: {evidence}"
+            self._lost[culprit] = f"over earlier shapes it ended the process{times}: {evidence}"
+            self._on_loss(culprit, self._lost[culprit])
         return asking.without([culprit], f"it ended the process: {evidence}")

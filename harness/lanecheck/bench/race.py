@@ -118,9 +118,7 @@ def timed(
         with peer.at_work():
             try:
                 chain = rig.chain(peer.launches)
-            except (
-                Exception
-            ) as reason:  # others' code fails in ways of its own, and the race goes on
+            except Exception as reason:  # others' code fails in ways of its own; the race goes on
                 absent.append(Absent(name=peer.name, reason=f"it fails in a chain: {reason}"))
                 continue
             chain.enqueue()

@@ -20,7 +20,6 @@ from lanecheck.bench.ceiling import build
 from lanecheck.bench.judgement import Judgement
 from lanecheck.bench.log import (
     LOG,
-    Entry,
     Loss,
     RowEntry,
     headed,
@@ -88,12 +87,14 @@ def run(
         left = [each for each in shapes if shape(each[0]) not in rows]
         compile_ahead(reference, gpus, here.memory_bytes, left, seed, listener)
         listener.stage("bench", len(left))
-        trust = Trust(lost(journal.entries))
+        trust = Trust(
+            lost(journal.entries),
+            on_loss=lambda peer, reason: journal.append(Loss(peer=peer, reason=reason)),
+        )
         for entry in _answers(pools, bench, left, here, trust, listener):
-            if isinstance(entry, Loss) or lasting(entry.row):
+            if lasting(entry.row):
                 journal.append(entry)
-            if isinstance(entry, RowEntry):
-                rows[shape(entry.row.params)] = entry.row
+            rows[shape(entry.row.params)] = entry.row
     record = BenchRecord(
         subject=header.subject,
         library_sha256=header.library_sha256,
@@ -168,8 +169,8 @@ def _answers(
     here: Environment,
     trust: Trust,
     listener: Listener,
-) -> Iterator[Entry]:
-    """Rows as they are done, and peers as they are lost; a GPU takes the next shape when it is free.
+) -> Iterator[RowEntry]:
+    """Rows as they are done; a GPU takes the next shape when it is free.
 
     What ends a process, or cannot be done in it, may be a peer's fault: then the shape is tried once more, in
     a fresh process and without the one that was at work, or if none was, without any.
@@ -195,7 +196,7 @@ def _answers(
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
                 asked = running.pop(future)
-                name, lost_before = title(asked.params), {*trust.lost}
+                name = title(asked.params)
                 try:
                     answer = future.result()
                 except BadInput:
@@ -210,8 +211,6 @@ def _answers(
                         refused = asked.asking.refused
                         gone = ", ".join(each for each in fewer.refused if each not in refused)
                         ask(replace(asked, asking=fewer))
-                        for peer in trust.lost.keys() - lost_before:
-                            yield Loss(peer=peer, reason=trust.lost[peer])
                         listener.advance(done, f"{name} again without {gone}: {evidence}")
                         continue
                     answer = _failed(subject, bench.seed, asked.params, here, failure, evidence)

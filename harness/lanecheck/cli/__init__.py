@@ -17,6 +17,7 @@ import typer
 from rich.markup import escape
 
 from lanecheck import __version__
+from lanecheck.bench.journal import Cut
 from lanecheck.cli import (
     benching,
     breaking,
@@ -31,7 +32,7 @@ from lanecheck.cli import (
 from lanecheck.cli.options import err
 from lanecheck.errors import CannotRun, LanecheckError
 
-INTERRUPTED = 130
+INTERRUPTED = Cut.exit_code
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 for group in (checks, breaking, landmarks, order, sanitize, builds, comparing, benching, records):
